@@ -1,0 +1,84 @@
+"""What an exception of `App.submit` and `App.resolve` means for the request.
+
+There are exactly three families, and each of them answers the one question a caller has:
+
+=================  =========================================================  ==================================
+`NothingHappened`  The request has had no effect, and this call will have     Report the failure, or try again.
+                   none later.
+`Decided`          The request has taken effect, exactly once. Its result is  Report the result.
+                   final and attached; a site is still to be told.
+`Unknown`          The request may or may not take effect.                    Submit again with the same XID.
+=================  =========================================================  ==================================
+
+A business refusal ("out of stock") is none of them: it is an ordinary result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "Cancelled",
+    "Decided",
+    "KeyReused",
+    "NothingHappened",
+    "ProtocolViolation",
+    "SubmitError",
+    "Unknown",
+]
+
+
+class SubmitError(Exception):
+    """Base of the three families. What went wrong in the last attempt is in `__cause__`, where there is any."""
+
+    def __init__(self, message: str, *, xid: str | None = None) -> None:
+        super().__init__(message)
+        self.xid = xid
+        """The XID of the request; submit again with it."""
+
+
+class NothingHappened(SubmitError):
+    """The request has no effect at any site, and nothing that this call started can have one later.
+
+    Raised only where the MIPTs of all sites were read (or nobody else can know the XID) and no instance of the
+    family is left. The same XID can be submitted again: it then runs as if for the first time.
+    """
+
+
+class KeyReused(NothingHappened):
+    """The XID already belongs to another request: another payload, another transaction or other sites.
+
+    This request has no effect and cannot have one under this XID.
+    """
+
+
+class Cancelled(NothingHappened):
+    """The family was resolved as cancelled (`App.resolve`): under this XID nothing has happened, and nothing will."""
+
+
+class Decided(SubmitError):
+    """The request is decided and takes effect exactly once; `result` is what every retransmission returns.
+
+    The winner is prepared at every site, and known, but could not be committed at all of `unfinished` yet (a site is
+    down). What it wrote there stays locked until any `submit` or `resolve` with this XID, by anybody, gets through.
+    """
+
+    def __init__(self, message: str, *, xid: str, result: Any, unfinished: tuple[str, ...]) -> None:
+        super().__init__(message, xid=xid)
+        self.result = result
+        self.unfinished = unfinished
+
+
+class Unknown(SubmitError):
+    """The request may have taken effect or may still do so. Safe to submit again with the same XID, to any server.
+
+    Raised where a site could not be reached, where a sibling of another server is still on its way, or where time or
+    attempts ran out.
+    """
+
+
+class ProtocolViolation(Unknown):
+    """The MIPTs contradict each other: a bug, a site that lost a prepare, or a hand-made COMMIT PREPARED.
+
+    Repeating the request is harmless but will not help: an operator has to look at `mip.instances` of every site.
+    """
