@@ -1,0 +1,203 @@
+"""One attempt: an instance run and prepared at all of its sites."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from . import _mipt
+from ._branch import Branch, Instance, Lost, Prepared, Refused, Site, Vote
+from ._json import canonical, parse
+from ._pool import Connection, Pool, at_site
+from ._sqlstate import is_retryable
+from ._steps import Hook, Step, StepName, at_each_site, emit
+from .decision import Entry, highest
+
+__all__ = ["Attempt", "Ended", "Handler", "Tx"]
+
+
+class Tx:
+    """One attempt of a transaction, as its handler sees it: `tx.store` or `tx["store"]` is a site.
+
+    A handler runs once per attempt, possibly at several servers at once. What it does outside `tx` is not undone.
+    """
+
+    def __init__(self, instance: Instance, branches: Mapping[str, Branch]) -> None:
+        self.xid = instance.xid
+        self.xinst = instance.xinst
+        self._sites = {name: Site(branch) for name, branch in branches.items()}
+
+    def __getitem__(self, site: str) -> Site:
+        return self._sites[site]
+
+    def __getattr__(self, site: str) -> Site:
+        try:
+            return self.__dict__["_sites"][site]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"the transaction declares no site {site!r}") from None
+
+
+Handler = Callable[[Tx, Any], Awaitable[Any]]
+
+
+@dataclass
+class Ended:
+    """How an attempt ended. With an `error` it is not complete, as far as it knows."""
+
+    mipts: dict[str, Sequence[Entry] | None]
+    error: BaseException | None = None
+    retry: bool = False
+    left: bool = False
+    """Whether the instance may be prepared somewhere, now or later."""
+    highest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.highest = highest(self.mipts)
+
+
+class Attempt:
+    """Runs one instance up to its prepared state. To be closed, whatever happened."""
+
+    def __init__(
+        self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], hooks: Sequence[Hook],
+        *, timeout: float, deadline: float, parallel: bool,
+    ) -> None:  # fmt: skip
+        """`order`: the sites in the order in which to prepare them where not in parallel. `deadline`: the time, by
+        the event loop's clock, at which the handler is cancelled.
+        """
+        self._instance = instance
+        self._order = order
+        self._pools = pools
+        self._hooks = hooks
+        self._timeout = timeout
+        self._deadline = deadline
+        self._parallel = parallel
+        self._reserved: list[str] = []
+        self._branches: dict[str, Branch] = {}
+
+    async def run(self, handler: Handler | None, request: str | None) -> Ended:
+        """Run the handler, or without one the empty instance that cancels the family, and prepare at all sites.
+
+        Never raises for what the handler, a site or the network does.
+        """
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                await self._connect()
+                text = await self._result_of(handler, request)
+        except Exception as error:
+            # Nothing has been prepared, and nothing will be: the transactions end with `close`.
+            cause = self._failure() or error
+            return Ended({}, cause, is_retryable(cause))
+        failure = self._failure()
+        if failure is not None:
+            return Ended({}, failure, is_retryable(failure))
+        return await self._judge(await self._prepare(request, text))
+
+    def connection(self, site: str) -> Connection | None:
+        """This attempt's own connection to a site, while it has one."""
+        branch = self._branches.get(site)
+        return branch.conn if branch is not None else None
+
+    async def close(self, *, hard: bool = False) -> None:
+        """End open transactions and give the connections back; `hard` closes them without asking the server."""
+        try:
+            if not hard:
+                await at_each_site(self._branches, lambda site: self._branches[site].rollback(self._timeout))
+        finally:
+            for site, branch in self._branches.items():
+                await (branch.conn.close() if hard else self._pools[site].give(branch.conn))
+            for site in self._reserved:
+                self._pools[site].unreserve()
+            self._branches = {}
+            self._reserved = []
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        for site in sorted(self._order):  # everybody in the same order, so that nobody waits in a circle
+            await self._pools[site].reserve()
+            self._reserved.append(site)
+
+        async def connect(site: str) -> None:
+            conn = await self._pools[site].take()
+            self._branches[site] = Branch(site, conn, self._instance, lambda site: self._emit("begun", site))
+
+        await at_each_site(self._order, connect)
+
+    async def _result_of(self, handler: Handler | None, request: str | None) -> str | None:
+        if handler is None or request is None:
+            return None
+        result = await handler(Tx(self._instance, self._branches), parse(request)["request"])
+        return canonical(result)
+
+    def _failure(self) -> psycopg.Error | None:
+        failures = [branch.failure for branch in self._branches.values()]
+        # The extension's word counts more than what came of it elsewhere.
+        return min((f for f in failures if f is not None), key=lambda f: f.sqlstate is None, default=None)
+
+    async def _prepare(self, request: str | None, result: str | None) -> dict[str, Vote]:
+        one_phase = len(self._order) == 1
+        votes: dict[str, Vote] = {}
+
+        async def prepare(site: str) -> None:
+            branch = self._branches[site]
+            if one_phase:
+                votes[site] = await branch.commit_one_phase(request, result, self._timeout)
+                return
+            if not self._parallel and any(not isinstance(vote, Prepared) for vote in votes.values()):
+                votes[site] = Refused(_NotTried())
+                return
+            votes[site] = await branch.prepare(request, result, self._timeout)
+            if isinstance(votes[site], Prepared):
+                done = [vote for vote in votes.values() if isinstance(vote, Prepared)]
+                if len(done) == 1:
+                    await self._emit("prepared-first-site", site)
+                if len(done) == len(self._order):
+                    await self._emit("prepared-all", None)
+
+        await at_each_site(self._order, prepare, parallel=self._parallel)
+        return votes
+
+    async def _judge(self, votes: Mapping[str, Vote]) -> Ended:
+        mipts: dict[str, Sequence[Entry] | None] = {
+            site: vote.mipt if isinstance(vote, Prepared) else None for site, vote in votes.items()
+        }
+        refused = [vote for vote in votes.values() if isinstance(vote, Refused)]
+        lost: list[Refused | Lost] = [vote for vote in votes.values() if isinstance(vote, Lost)]
+        if not refused and not lost:
+            return Ended(mipts)
+        left = bool(lost)
+        if refused:
+            # A definite refusal: this instance can never be complete, so its coordinator may take it back.
+            left |= not await self._take_back([site for site, vote in votes.items() if not isinstance(vote, Refused)])
+        errors = [vote.error for vote in [*refused, *lost] if not isinstance(vote.error, _NotTried)]
+        retry = all(is_retryable(vote.error) for vote in refused if not isinstance(vote.error, _NotTried))
+        return Ended(mipts, errors[0], retry, left)
+
+    async def _take_back(self, sites: Sequence[str]) -> bool:
+        """Roll the prepared branches back; whether all of them are known to be gone."""
+        xid, xinst = self._instance.xid, self._instance.xinst
+
+        async def take_back(site: str) -> bool:
+            try:
+                await at_site(
+                    self._pools[site],
+                    lambda conn: _mipt.rollback(conn, self._timeout, xid, xinst),
+                    self.connection(site),
+                )
+            except psycopg.Error:
+                return False
+            return True
+
+        return all((await at_each_site(sites, take_back)).values())
+
+    async def _emit(self, name: StepName, site: str | None) -> None:
+        await emit(self._hooks, Step(name, self._instance.xid, self._instance.xinst, site))
+
+
+class _NotTried(Exception):
+    """Stands for the vote of a site that was not asked, because another one had refused."""

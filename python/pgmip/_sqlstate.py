@@ -1,0 +1,61 @@
+"""What an error of PostgreSQL means for the attempt that met it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.pq import ConnStatus
+
+__all__ = ["FAMILY_COMMITTED", "NOT_USABLE", "SITES_DIFFER", "is_definite", "is_protocol", "is_retryable", "sqlstate"]
+
+FAMILY_COMMITTED = "MP001"
+SITES_DIFFER = "MP003"
+NOT_USABLE = "MP006"
+
+_RETRYABLE = frozenset(
+    {
+        FAMILY_COMMITTED,
+        "MP002",  # superseded by a higher instance
+        "MP004",  # instance id already used
+        "MP005",  # a sibling was committed meanwhile
+        "40001",  # serialization failure
+        "40P01",  # deadlock
+        "53200",  # out of memory: also max_prepared_transactions reached
+        "53300",  # too many connections
+        "57P01",  # the server is shutting down, has crashed, or is starting up
+        "57P02",
+        "57P03",
+    }
+)
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    return error.sqlstate if isinstance(error, psycopg.Error) else None
+
+
+def is_protocol(error: BaseException | None) -> bool:
+    """Whether the extension itself refused: the whole attempt is lost, whatever the handler makes of the error."""
+    return (sqlstate(error) or "").startswith("MP")
+
+
+def is_retryable(error: BaseException | None) -> bool:
+    """Whether a new instance may do better: the error is about rivals or about reaching the site, not the request."""
+    state = sqlstate(error)
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state in _RETRYABLE
+
+
+def is_definite(error: BaseException, conn: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether the site said no, so that nothing was prepared or committed by the statement.
+
+    Only an ERROR received over a connection that still stands says so. A lost connection does not, nor does the FATAL
+    of a session that is being ended: it may come after the deed.
+    """
+    return (
+        isinstance(error, psycopg.Error)
+        and error.sqlstate is not None
+        and error.diag.severity_nonlocalized == "ERROR"
+        and conn.pgconn.status == ConnStatus.OK
+    )
