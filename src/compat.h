@@ -1,0 +1,86 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  Differences between PostgreSQL majors, all of them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_COMPAT_H
+#define MIP_COMPAT_H
+
+#if PG_VERSION_NUM < 150000
+#error "pg_mip needs PostgreSQL 15 or later"
+#endif
+
+/* The identity of a relation's file; WAL block references carry it. */
+#if PG_VERSION_NUM >= 160000
+typedef RelFileLocator MipFileLocator;
+#else
+typedef RelFileNode MipFileLocator;
+#endif
+
+/* Arguments of the access method callback scan_bitmap_next_tuple. */
+#if PG_VERSION_NUM >= 180000
+#define MIP_BITMAP_NEXT_TUPLE_ARGS
+#define MIP_BITMAP_NEXT_TUPLE_PASS
+#define MIP_BITMAP_NEXT_TUPLE_TAIL , bool *recheck, uint64 *lossy_pages, uint64 *exact_pages
+#define MIP_BITMAP_NEXT_TUPLE_PASS_TAIL , recheck, lossy_pages, exact_pages
+#else
+#define MIP_BITMAP_NEXT_TUPLE_ARGS struct TBMIterateResult *tbmres,
+#define MIP_BITMAP_NEXT_TUPLE_PASS tbmres,
+#define MIP_BITMAP_NEXT_TUPLE_TAIL
+#define MIP_BITMAP_NEXT_TUPLE_PASS_TAIL
+#endif
+
+/* What tuple_update tells the executor about indexes. */
+#if PG_VERSION_NUM >= 160000
+#define MipUpdateIndexes TU_UpdateIndexes
+#define MIP_UPDATE_ALL_INDEXES TU_All
+#else
+#define MipUpdateIndexes bool
+#define MIP_UPDATE_ALL_INDEXES true
+#endif
+
+/* Text arrays: 16 has builtin variants, the long form works everywhere. */
+#define mip_deconstruct_text_array(array, elems, nulls, n) \
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, elems, nulls, n)
+#define mip_construct_text_array(elems, n) \
+	construct_array(elems, n, TEXTOID, -1, false, TYPALIGN_INT)
+
+/*
+ * ExecutorRun. A query that has been executed before does not run in
+ * parallel; early minor releases look at the argument execute_once for that.
+ */
+#if PG_VERSION_NUM >= 180000
+#define MIP_EXECUTOR_RUN_ARGS QueryDesc *desc, ScanDirection direction, uint64 count
+#define MIP_EXECUTOR_RUN_PASS desc, direction, count
+#define MIP_EXECUTE_ONCE_OFF ((void) 0)
+#else
+#define MIP_EXECUTOR_RUN_ARGS QueryDesc *desc, ScanDirection direction, uint64 count, bool execute_once
+#define MIP_EXECUTOR_RUN_PASS desc, direction, count, execute_once
+#define MIP_EXECUTE_ONCE_OFF (execute_once = false)
+#endif
+
+/*
+ * Bitmap heap scans that need no columns skip all-visible pages: until 16 by
+ * a flag of the executor node, in 17 by one of the scan (tableam_read.c),
+ * from 18 on not at all.
+ */
+#if PG_VERSION_NUM < 170000
+#define MIP_FORBID_SKIP_FETCH(state) \
+	do { \
+		if (IsA(state, BitmapHeapScanState)) \
+			((BitmapHeapScanState *) (state))->can_skip_fetch = false; \
+	} while (0)
+#else
+#define MIP_FORBID_SKIP_FETCH(state) ((void) 0)
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#define mip_object_ownercheck_class(relid, roleid) \
+	object_ownercheck(RelationRelationId, relid, roleid)
+#else
+#define mip_object_ownercheck_class(relid, roleid) pg_class_ownercheck(relid, roleid)
+#endif
+
+#endif							/* MIP_COMPAT_H */

@@ -1,0 +1,130 @@
+/*-------------------------------------------------------------------------
+ *
+ * enable.c
+ *	  mip.enable and mip.disable: a table changes between the access methods
+ *	  heap and mip without being rewritten, since both store rows alike.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/catalog.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "commands/defrem.h"
+#include "commands/tablecmds.h"
+#include "fmgr.h"
+#include "guard.h"
+#include "instance.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+PG_FUNCTION_INFO_V1(mip_enable);
+PG_FUNCTION_INFO_V1(mip_disable);
+
+static void
+check_may_switch(Relation rel)
+{
+	if (!mip_object_ownercheck_class(RelationGetRelid(rel), GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, RelationGetRelationName(rel));
+	if (IsSystemRelation(rel) || rel->rd_rel->relkind != RELKIND_RELATION)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not an ordinary or partitioned table",
+						RelationGetRelationName(rel))));
+}
+
+static void
+set_access_method(Relation rel, Oid am)
+{
+	Oid			relid = RelationGetRelid(rel);
+	Relation	pg_class = table_open(RelationRelationId, RowExclusiveLock);
+	HeapTuple	tup = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+
+	if (!HeapTupleIsValid(tup))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	form = (Form_pg_class) GETSTRUCT(tup);
+
+	/* heap is pinned: only mip has dependencies to record */
+	if (am == HEAP_TABLE_AM_OID)
+		deleteDependencyRecordsForSpecific(RelationRelationId, relid, DEPENDENCY_NORMAL,
+										   AccessMethodRelationId, form->relam);
+	else
+	{
+		ObjectAddress table = {RelationRelationId, relid, 0};
+		ObjectAddress method = {AccessMethodRelationId, am, 0};
+
+		recordDependencyOn(&table, &method, DEPENDENCY_NORMAL);
+	}
+	form->relam = am;
+	CatalogTupleUpdate(pg_class, &tup->t_self, tup);
+	InvokeObjectPostAlterHook(RelationRelationId, relid, 0);
+	heap_freetuple(tup);
+	table_close(pg_class, RowExclusiveLock);
+	CacheInvalidateRelcacheByRelid(relid);
+}
+
+/*
+ * Switches one table and, if it is partitioned, all its partitions. The lock
+ * waits for every transaction that uses it, prepared instances included.
+ */
+static void
+switch_tables(Oid relid, Oid from, Oid to)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(relid, AccessExclusiveLock, NULL))
+	{
+		Relation	rel = table_open(lfirst_oid(lc), NoLock);
+
+		if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		{
+			check_may_switch(rel);
+			CheckTableNotInUse(rel, "change the access method of");
+			if (rel->rd_rel->relam == from)
+				set_access_method(rel, to);
+			else if (rel->rd_rel->relam != to)
+				ereport(ERROR,
+						(errcode(ERRCODE_MIP_NOT_USABLE),
+						 errmsg("table \"%s\" uses neither the access method heap nor mip",
+								RelationGetRelationName(rel))));
+		}
+		table_close(rel, NoLock);
+	}
+}
+
+static void
+refuse_in_instance(const char *function)
+{
+	mip_require_preload();
+	if (mip_in_transaction())
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("cannot call %s in a MIP transaction", function)));
+}
+
+Datum
+mip_enable(PG_FUNCTION_ARGS)
+{
+	refuse_in_instance("mip.enable");
+	switch_tables(PG_GETARG_OID(0), HEAP_TABLE_AM_OID, get_table_am_oid("mip", false));
+	PG_RETURN_VOID();
+}
+
+Datum
+mip_disable(PG_FUNCTION_ARGS)
+{
+	refuse_in_instance("mip.disable");
+	switch_tables(PG_GETARG_OID(0), get_table_am_oid("mip", false), HEAP_TABLE_AM_OID);
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,264 @@
+/*-------------------------------------------------------------------------
+ *
+ * functions.c
+ *	  The SQL functions of schema mip: arguments in, rows out. Rules and
+ *	  effects are in instance.c and commit.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_enum.h"
+#include "commit.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "guard.h"
+#include "mipt.h"
+#include "miscadmin.h"
+#include "sites.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(mip_begin);
+PG_FUNCTION_INFO_V1(mip_prepare);
+PG_FUNCTION_INFO_V1(mip_commit_one_phase);
+PG_FUNCTION_INFO_V1(mip_commit);
+PG_FUNCTION_INFO_V1(mip_rollback);
+PG_FUNCTION_INFO_V1(mip_instances);
+PG_FUNCTION_INFO_V1(mip_forget);
+PG_FUNCTION_INFO_V1(mip_in_doubt);
+
+/* Labels of mip.state, in the order of MipState */
+static const char *const state_labels[] = {
+	"active", "prepared", "committed", "aborted"
+};
+
+/* ---- arguments ---- */
+
+/* These have no STRICT semantics: a null key is an error, not a null result. */
+static char *
+xid_argument(FunctionCallInfo fcinfo)
+{
+	char	   *xid;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("the XID must not be null")));
+	xid = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	if (xid[0] == '\0' || strlen(xid) > MIP_XID_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("an XID must be 1 to %d bytes long, not %zu",
+						MIP_XID_MAX, strlen(xid))));
+	return xid;
+}
+
+static int64
+xinst_argument(FunctionCallInfo fcinfo)
+{
+	int64		xinst;
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("the XINST must not be null")));
+	xinst = PG_GETARG_INT64(1);
+	if (xinst < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("an XINST must be positive, not " INT64_FORMAT, xinst)));
+	return xinst;
+}
+
+static text *
+text_argument(FunctionCallInfo fcinfo, int i)
+{
+	return PG_ARGISNULL(i) ? NULL : PG_GETARG_TEXT_PP(i);
+}
+
+/* ---- rows ---- */
+
+static Datum
+state_datum(Oid type, MipState state)
+{
+	return DirectFunctionCall2(enum_in, CStringGetDatum(state_labels[state]),
+							   ObjectIdGetDatum(type));
+}
+
+static Datum
+owner_datum(Oid owner)
+{
+	char	   *name = GetUserNameFromId(owner, true);
+
+	return DirectFunctionCall1(namein, CStringGetDatum(name ? name : "unknown"));
+}
+
+static void
+put_entry(ReturnSetInfo *rsinfo, const MiptEntry *entry)
+{
+	TupleDesc	desc = rsinfo->setDesc;
+	Datum		values[7];
+	bool		nulls[7] = {false};
+
+	values[0] = Int64GetDatum(entry->xinst);
+	values[1] = state_datum(TupleDescAttr(desc, 1)->atttypid, entry->state);
+	values[2] = PointerGetDatum(entry->request);
+	nulls[2] = entry->request == NULL;
+	values[3] = PointerGetDatum(entry->result);
+	nulls[3] = entry->result == NULL;
+	values[4] = PointerGetDatum(entry->sites);
+	nulls[4] = entry->sites == NULL;
+	values[5] = owner_datum(entry->owner);
+	values[6] = TimestampTzGetDatum(entry->since);
+	tuplestore_putvalues(rsinfo->setResult, desc, values, nulls);
+}
+
+static Datum
+return_entries(FunctionCallInfo fcinfo, List *entries)
+{
+	ListCell   *lc;
+
+	foreach(lc, entries)
+		put_entry((ReturnSetInfo *) fcinfo->resultinfo, lfirst(lc));
+	return (Datum) 0;
+}
+
+/* ---- functions that belong to a MIP transaction ---- */
+
+Datum
+mip_begin(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+	int64		xinst = xinst_argument(fcinfo);
+
+	mip_require_preload();
+	mip_require_top_level("mip.begin");
+	if (!IsTransactionBlock())
+		ereport(ERROR,
+				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
+				 errmsg("mip.begin needs a transaction block"),
+				 errhint("Send BEGIN first.")));
+	PreventCommandDuringRecovery("mip.begin");
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("the set of sites must not be null"),
+				 errhint("Leave it out, or give an empty array, if there is no more than this one.")));
+	mip_instance_begin(xid, xinst, mip_sites_canonical(PG_GETARG_ARRAYTYPE_P(2)));
+	PG_RETURN_VOID();
+}
+
+Datum
+mip_prepare(PG_FUNCTION_ARGS)
+{
+	mip_require_preload();
+	mip_require_top_level("mip.prepare");
+	InitMaterializedSRF(fcinfo, 0);
+	return return_entries(fcinfo, mip_instance_prepare(text_argument(fcinfo, 0),
+													   text_argument(fcinfo, 1)));
+}
+
+Datum
+mip_commit_one_phase(PG_FUNCTION_ARGS)
+{
+	mip_require_preload();
+	mip_require_top_level("mip.commit_one_phase");
+	InitMaterializedSRF(fcinfo, 0);
+	return return_entries(fcinfo, mip_instance_commit_one_phase(text_argument(fcinfo, 0),
+																text_argument(fcinfo, 1)));
+}
+
+/* ---- functions that work from any session ---- */
+
+/* Each effect is durable at once, so there must be nothing to roll back. */
+static void
+require_no_block(const char *function)
+{
+	mip_require_preload();
+	mip_require_top_level(function);
+	PreventInTransactionBlock(true, function);
+	PreventCommandDuringRecovery(function);
+	mip_registry_ensure();
+}
+
+Datum
+mip_commit(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+	int64		xinst = xinst_argument(fcinfo);
+
+	require_no_block("mip.commit");
+	InitMaterializedSRF(fcinfo, 0);
+	return return_entries(fcinfo, mip_family_commit(xid, xinst));
+}
+
+Datum
+mip_rollback(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+	int64		xinst = xinst_argument(fcinfo);
+
+	require_no_block("mip.rollback");
+	InitMaterializedSRF(fcinfo, 0);
+	return return_entries(fcinfo, mip_family_rollback(xid, xinst));
+}
+
+Datum
+mip_instances(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+	List	   *entries;
+
+	mip_registry_ensure();
+	InitMaterializedSRF(fcinfo, 0);
+	mip_family_lock(xid, ShareLock);
+	entries = mipt_read(xid);
+	mip_family_unlock();
+	return return_entries(fcinfo, entries);
+}
+
+Datum
+mip_forget(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+
+	require_no_block("mip.forget");
+	PG_RETURN_INT32(mip_family_forget(xid));
+}
+
+/*
+ * Rows of mip.in_doubt: (xid, xinst, owner, since, request, sites). Families
+ * of roles that the caller is not a member of are left out.
+ */
+Datum
+mip_in_doubt(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ListCell   *lc;
+
+	mip_registry_ensure();
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(lc, mip_prepared_instances())
+	{
+		MipInDoubt *found = lfirst(lc);
+		MiptEntry  *entry = mipt_find_visible(found->xid, found->xinst);
+		Datum		values[6];
+		bool		nulls[6] = {false};
+
+		if (entry == NULL || entry->state != MIP_PREPARED)
+			continue;
+		values[0] = CStringGetTextDatum(found->xid);
+		values[1] = Int64GetDatum(entry->xinst);
+		values[2] = owner_datum(entry->owner);
+		values[3] = TimestampTzGetDatum(entry->since);
+		values[4] = PointerGetDatum(entry->request);
+		nulls[4] = entry->request == NULL;
+		values[5] = PointerGetDatum(entry->sites);
+		nulls[5] = entry->sites == NULL;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,411 @@
+/*-------------------------------------------------------------------------
+ *
+ * guard.c
+ *	  What a MIP transaction may execute.
+ *
+ * Refused are statements whose locks would make siblings wait for each other
+ * (DDL, LOCK TABLE, TRUNCATE), writes to tables that have not opted in, and
+ * whatever follows mip.prepare in the same message, which would silently
+ * become part of the prepared transaction. Raw two-phase statements on
+ * instances are refused everywhere: they would skip the hand-over.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_inherits.h"
+#include "executor/executor.h"
+#include "executor/spi.h"
+#include "guard.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/pathnodes.h"
+#include "optimizer/cost.h"
+#include "optimizer/planner.h"
+#include "overlay.h"
+#include "tcop/utility.h"
+#include "parser/parsetree.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+static ExecutorStart_hook_type prev_executor_start;
+static ExecutorRun_hook_type prev_executor_run;
+static ExecutorFinish_hook_type prev_executor_finish;
+static ProcessUtility_hook_type prev_process_utility;
+static planner_hook_type prev_planner;
+
+/*
+ * Nesting of statements. A function that ends the transaction may only be
+ * called by a statement of the client itself, at depth 1. EXECUTE does not
+ * count.
+ */
+static int	depth;
+
+void
+mip_require_top_level(const char *function)
+{
+	if (depth != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s cannot be called from a function or from inside another statement", function),
+				 errhint("Send SELECT * FROM %s(...) as a statement of its own.", function)));
+}
+
+/* ---- doomed instances and endings ---- */
+
+/* A loser that was cancelled by the winner reports why. */
+static void
+doomed_not_cancelled(MemoryContext context)
+{
+	if (mip_in_transaction() && mip_mine.inst->doomed &&
+		geterrcode() == ERRCODE_QUERY_CANCELED)
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		mip_doomed_error();
+	}
+}
+
+static void
+check_may_execute(void)
+{
+	if (!mip_in_transaction())
+		return;
+	if (mip_mine.ending != MIP_RUNNING)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("no statement may follow mip.prepare or mip.commit_one_phase in the same message"),
+				 errdetail("It would become part of the transaction that is being ended."),
+				 errhint("Send it on its own afterwards.")));
+	mip_check_doomed();
+}
+
+/* Tells the winner whether a cancel will reach us: see mip_evict_doomed. */
+static void
+set_running(bool running)
+{
+	if (mip_in_transaction())
+		mip_mine.inst->running = running;
+}
+
+/* ---- tables that have not opted in ---- */
+
+static void
+refuse_table(Relation rel, const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_NOT_USABLE),
+			 errmsg("cannot %s table \"%s\" in a MIP transaction",
+					what, RelationGetRelationName(rel)),
+			 errdetail("It does not use the access method \"mip\", so instances of one request would wait for each other."),
+			 errhint("Let it opt in: SELECT mip.enable('%s').",
+					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+												RelationGetRelationName(rel)))));
+}
+
+/* `rel` is open. Partitions may be reached by tuple routing at any time. */
+static void
+check_opted_in(Relation rel, const char *what)
+{
+	ListCell   *lc;
+
+	if (rel->rd_rel->relkind == RELKIND_VIEW ||
+		rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		return;
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+	{
+		if (!mip_relation_is_mip(rel))
+			refuse_table(rel, what);
+		return;
+	}
+	foreach(lc, find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL))
+	{
+		Relation	part = table_open(lfirst_oid(lc), NoLock);
+
+		if (part->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
+			!mip_relation_is_mip(part))
+			refuse_table(part, what);
+		table_close(part, NoLock);
+	}
+}
+
+static void
+check_opted_in_oid(Oid relid, const char *what)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+
+	check_opted_in(rel, what);
+	table_close(rel, NoLock);
+}
+
+static void
+check_written_tables(PlannedStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->resultRelations)
+		check_opted_in_oid(rt_fetch(lfirst_int(lc), stmt->rtable)->relid, "write to");
+
+	/* FOR UPDATE would block; FOR SHARE only what cannot be written anyway */
+	foreach(lc, stmt->rowMarks)
+	{
+		PlanRowMark *mark = lfirst_node(PlanRowMark, lc);
+
+		if (mark->markType <= ROW_MARK_NOKEYEXCLUSIVE && !mark->isParent)
+			check_opted_in_oid(rt_fetch(mark->rti, stmt->rtable)->relid, "lock rows of");
+	}
+}
+
+/* ---- executor ---- */
+
+/* A bitmap scan must not count rows by the visibility map: see overlay.c. */
+static bool
+forbid_skipped_fetches(PlanState *state, void *context)
+{
+	MIP_FORBID_SKIP_FETCH(state);
+	return planstate_tree_walker(state, forbid_skipped_fetches, context);
+}
+
+static void
+mip_ExecutorStart(QueryDesc *desc, int eflags)
+{
+	check_may_execute();
+	set_running(true);
+	if (mip_in_transaction() && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
+		check_written_tables(desc->plannedstmt);
+	if (prev_executor_start)
+		prev_executor_start(desc, eflags);
+	else
+		standard_ExecutorStart(desc, eflags);
+	if (mip_in_transaction() && desc->planstate)
+		forbid_skipped_fetches(desc->planstate, NULL);
+}
+
+static void
+mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	set_running(true);
+	depth++;
+	PG_TRY();
+	{
+		/* parallel workers know nothing of the overlay: run without them */
+		if (mip_in_transaction())
+		{
+			desc->already_executed = true;
+			MIP_EXECUTE_ONCE_OFF;
+		}
+		if (prev_executor_run)
+			prev_executor_run(MIP_EXECUTOR_RUN_PASS);
+		else
+			standard_ExecutorRun(MIP_EXECUTOR_RUN_PASS);
+	}
+	PG_CATCH();
+	{
+		depth--;
+		doomed_not_cancelled(context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	depth--;
+	if (depth == 0)
+		set_running(false);
+}
+
+static void
+mip_ExecutorFinish(QueryDesc *desc)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	set_running(true);
+	depth++;
+	PG_TRY();
+	{
+		if (prev_executor_finish)
+			prev_executor_finish(desc);
+		else
+			standard_ExecutorFinish(desc);
+	}
+	PG_CATCH();
+	{
+		depth--;
+		doomed_not_cancelled(context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	depth--;
+	if (depth == 0)
+		set_running(false);
+}
+
+/* ---- planner ---- */
+
+/*
+ * An index-only scan of an all-visible page would return a version that the
+ * overlay has replaced. Plans made before the overlay's first entry have
+ * been discarded (mip_overlay_add).
+ */
+static PlannedStmt *
+mip_planner(Query *parse, const char *query, int cursor_options,
+			ParamListInfo params)
+{
+	bool		saved = enable_indexonlyscan;
+	PlannedStmt *result;
+
+	if (mip_overlay_exists())
+		enable_indexonlyscan = false;
+	PG_TRY();
+	{
+		if (prev_planner)
+			result = prev_planner(parse, query, cursor_options, params);
+		else
+			result = standard_planner(parse, query, cursor_options, params);
+	}
+	PG_FINALLY();
+	{
+		enable_indexonlyscan = saved;
+	}
+	PG_END_TRY();
+	return result;
+}
+
+/* ---- utility statements ---- */
+
+static void
+refuse_two_phase(const char *gid)
+{
+	if (mip_gid_is_mip(gid))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("prepared transaction \"%s\" is an instance of a MIP family", gid),
+				 errhint("Use mip.prepare, mip.commit and mip.rollback.")));
+}
+
+static void
+check_transaction_stmt(TransactionStmt *stmt)
+{
+	switch (stmt->kind)
+	{
+		case TRANS_STMT_PREPARE:
+		case TRANS_STMT_COMMIT_PREPARED:
+		case TRANS_STMT_ROLLBACK_PREPARED:
+			refuse_two_phase(stmt->gid);
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+check_copy(CopyStmt *stmt)
+{
+	if (stmt->is_from && stmt->relation)
+	{
+		Relation	rel = table_openrv(stmt->relation, RowExclusiveLock);
+
+		check_opted_in(rel, "write to");
+		table_close(rel, NoLock);
+	}
+}
+
+/* Everything that is not known to be harmless beside siblings is refused. */
+static void
+check_utility(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_TransactionStmt:
+		case T_DeclareCursorStmt:
+		case T_FetchStmt:
+		case T_ClosePortalStmt:
+		case T_PrepareStmt:
+		case T_ExecuteStmt:
+		case T_DeallocateStmt:
+		case T_ExplainStmt:
+		case T_VariableSetStmt:
+		case T_VariableShowStmt:
+		case T_ConstraintsSetStmt:
+		case T_DoStmt:
+		case T_CallStmt:
+		case T_CheckPointStmt:
+		case T_LoadStmt:
+			break;
+		case T_CopyStmt:
+			check_copy((CopyStmt *) stmt);
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_MIP_NOT_USABLE),
+					 errmsg("cannot execute %s in a MIP transaction",
+							GetCommandTagName(CreateCommandTag(stmt))),
+					 errdetail("Instances of one request would wait for each other.")));
+	}
+}
+
+/* ROLLBACK must always work. */
+static bool
+is_rollback(Node *stmt)
+{
+	return IsA(stmt, TransactionStmt) &&
+		(((TransactionStmt *) stmt)->kind == TRANS_STMT_ROLLBACK ||
+		 ((TransactionStmt *) stmt)->kind == TRANS_STMT_ROLLBACK_TO);
+}
+
+static void
+mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				   ProcessUtilityContext context, ParamListInfo params,
+				   QueryEnvironment *env, DestReceiver *dest,
+				   QueryCompletion *qc)
+{
+	MemoryContext memory = CurrentMemoryContext;
+	Node	   *stmt = pstmt->utilityStmt;
+	int			deeper = IsA(stmt, ExecuteStmt) || IsA(stmt, TransactionStmt) ? 0 : 1;
+
+	if (IsA(stmt, TransactionStmt))
+		check_transaction_stmt((TransactionStmt *) stmt);
+	if (mip_in_transaction() && IsTransactionState() && !is_rollback(stmt))
+	{
+		check_may_execute();
+		check_utility(stmt);
+	}
+	set_running(true);
+	depth += deeper;
+	PG_TRY();
+	{
+		if (prev_process_utility)
+			prev_process_utility(pstmt, query, read_only_tree, context, params,
+								 env, dest, qc);
+		else
+			standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
+									env, dest, qc);
+	}
+	PG_CATCH();
+	{
+		depth -= deeper;
+		doomed_not_cancelled(memory);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	depth -= deeper;
+	if (depth == 0)
+		set_running(false);
+}
+
+void
+mip_guard_init(void)
+{
+	prev_executor_start = ExecutorStart_hook;
+	ExecutorStart_hook = mip_ExecutorStart;
+	prev_executor_run = ExecutorRun_hook;
+	ExecutorRun_hook = mip_ExecutorRun;
+	prev_executor_finish = ExecutorFinish_hook;
+	ExecutorFinish_hook = mip_ExecutorFinish;
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = mip_ProcessUtility;
+	prev_planner = planner_hook;
+	planner_hook = mip_planner;
+}

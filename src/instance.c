@@ -1,0 +1,359 @@
+/*-------------------------------------------------------------------------
+ *
+ * instance.c
+ *	  The MIP transaction of this backend.
+ *
+ * Ending it (prepare, or commit in one phase) takes two steps. The SQL
+ * function checks the rules and returns the MIPT; then, at the end of the
+ * command and after deferred triggers, the transaction callback takes the
+ * family lock, sees that no transition has happened since the MIPT was read,
+ * and enters the row. So the lock is never held while rows travel to a client
+ * that may have stopped reading, and what the client was told is the MIPT as
+ * of the step that made it true.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/multixact.h"
+#include "access/twophase.h"
+#include "access/xact.h"
+#include "handover.h"
+#include "instance.h"
+#include "mipt.h"
+#include "miscadmin.h"
+#include "overlay.h"
+#include "sites.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+
+MipMine		mip_mine;
+
+void
+mip_doomed_error(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_DOOMED),
+			 errmsg("a sibling of this instance has been committed"),
+			 errdetail("Instance " INT64_FORMAT " of family \"%s\" has lost.",
+					   mip_mine.xinst, mip_mine.xid),
+			 errhint("Read the result of the committed instance with mip.instances.")));
+}
+
+/* ---- begin ---- */
+
+static void
+check_may_begin(void)
+{
+	if (max_prepared_xacts == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("pg_mip needs prepared transactions, which are disabled"),
+				 errhint("Set max_prepared_transactions to a nonzero value and restart the server.")));
+	if (mip_in_transaction())
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("this transaction is an instance already"),
+				 errdetail("It is instance " INT64_FORMAT " of family \"%s\".",
+						   mip_mine.xinst, mip_mine.xid)));
+	if (GetCurrentTransactionNestLevel() > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("mip.begin cannot be called inside a savepoint or an EXCEPTION block")));
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("mip.begin must come before the transaction's first change or row lock")));
+}
+
+static void
+check_isolation(List *entries, int64 xinst)
+{
+	ListCell   *lc;
+
+	if (!IsolationIsSerializable())
+		return;
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (entry->xinst != xinst &&
+			(entry->state == MIP_ACTIVE || entry->state == MIP_PREPARED))
+			ereport(ERROR,
+					(errcode(ERRCODE_MIP_NOT_USABLE),
+					 errmsg("a second instance of a family cannot be SERIALIZABLE"),
+					 errdetail("Serializable isolation takes siblings for rivals."),
+					 errhint("Use REPEATABLE READ, or decide family \"%s\" first.", mip_mine.xid)));
+	}
+}
+
+/* Refusals that the entries of this family call for. */
+static void
+check_entries(List *entries, int64 xinst)
+{
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (entry->owner != GetUserId())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("family \"%s\" belongs to another role", mip_mine.xid)));
+	}
+	mipt_check_may_end(entries, xinst, false);
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (entry->state == MIP_ACTIVE)
+			continue;
+		if (entry->xinst == xinst)
+			ereport(ERROR,
+					(errcode(ERRCODE_MIP_DUPLICATE),
+					 errmsg("instance " INT64_FORMAT " of family \"%s\" exists already",
+							xinst, mip_mine.xid),
+					 errhint("Every attempt needs an XINST of its own.")));
+		if (entry->state == MIP_PREPARED &&
+			!mip_sites_equal(entry->sites, mip_mine.sites))
+			ereport(ERROR,
+					(errcode(ERRCODE_MIP_SITES),
+					 errmsg("instances of family \"%s\" have been begun with another set of sites",
+							mip_mine.xid),
+					 errhint("All instances of one XID must name the same sites.")));
+	}
+}
+
+/*
+ * Makes the current transaction an instance. `sites` is canonical. The
+ * instance is in the registry before the MIPT is read, and both happen under
+ * the family lock: a later winner knows it and dooms it.
+ */
+void
+mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
+{
+	MemoryContext old;
+	List	   *entries;
+
+	check_may_begin();
+	mip_registry_ensure();
+
+	(void) GetTopTransactionId();
+	/* heap does not do this for key updates, and we make lockers of updaters */
+	MultiXactIdSetOldestMember();
+
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	strlcpy(mip_mine.xid, xid, sizeof(mip_mine.xid));
+	mip_mine.xinst = xinst;
+	mip_mine.sites = sites ? DatumGetArrayTypePCopy(PointerGetDatum(sites)) : NULL;
+	MemoryContextSwitchTo(old);
+
+	mip_family_lock(xid, ShareLock);
+	mip_mine.inst = mip_register(xid, xinst, GetUserId(), mip_sites_hash(sites));
+	mip_mine.family = mip_mine.inst->family;
+	mip_mine.ending = MIP_RUNNING;
+	mip_mine.inst->running = true;
+	entries = mipt_read(xid);
+	check_entries(entries, xinst);
+	check_isolation(entries, xinst);
+	mip_family_unlock();
+}
+
+/* ---- the function's step of an ending ---- */
+
+static void
+check_may_end(const char *function)
+{
+	if (!mip_in_transaction())
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s needs a MIP transaction", function),
+				 errhint("Start one with BEGIN and mip.begin.")));
+	if (GetCurrentTransactionNestLevel() > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s cannot be called inside a savepoint or an EXCEPTION block", function)));
+	mip_check_doomed();
+}
+
+static List *
+begin_ending(MipEnding ending, text *request, text *result)
+{
+	MemoryContext old;
+	List	   *entries;
+	List	   *reply = NIL;
+	ListCell   *lc;
+	bool		one_phase = ending == MIP_ONE_PHASE;
+
+	mip_family_lock(mip_mine.xid, ShareLock);
+	mip_mine.seen = mip_mine.family->transitions;
+	entries = mipt_read(mip_mine.xid);
+	mip_family_unlock();
+	mipt_check_may_end(entries, mip_mine.xinst, one_phase);
+
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	mip_mine.request = request ? (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(request)) : NULL;
+	mip_mine.result = result ? (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(result)) : NULL;
+	MemoryContextSwitchTo(old);
+
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (entry->xinst == mip_mine.xinst)
+			entry = mipt_own_entry(one_phase ? MIP_COMMITTED : MIP_PREPARED);
+		else if (one_phase && entry->state == MIP_ACTIVE)
+			entry->state = MIP_ABORTED;
+		reply = lappend(reply, entry);
+	}
+
+	/* Execute the rest of the ending before the client hears of it. */
+	mip_mine.ending = ending;
+	MyXactFlags |= XACT_FLAGS_NEEDIMMEDIATECOMMIT;
+	return reply;
+}
+
+List *
+mip_instance_prepare(text *request, text *result)
+{
+	char		gid[GIDSIZE];
+	List	   *reply;
+
+	check_may_end("mip.prepare");
+	reply = begin_ending(MIP_PREPARING, request, result);
+	mip_gid(gid, mip_mine.xid, mip_mine.xinst);
+	if (!PrepareTransactionBlock(gid))
+		elog(ERROR, "pg_mip: the transaction cannot be prepared");
+	return reply;
+}
+
+List *
+mip_instance_commit_one_phase(text *request, text *result)
+{
+	List	   *reply;
+
+	check_may_end("mip.commit_one_phase");
+	if (mip_sites_count(mip_mine.sites) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("an instance with more than one site cannot be committed in one phase"),
+				 errhint("Use mip.prepare at every site, then mip.commit.")));
+	reply = begin_ending(MIP_ONE_PHASE, request, result);
+	if (!EndTransactionBlock(false))
+		elog(ERROR, "pg_mip: the transaction cannot be committed");
+	return reply;
+}
+
+/* ---- the callback's step ---- */
+
+/*
+ * Last step that may fail. Takes the family lock, which xact_callback
+ * releases after the transaction has ended one way or the other.
+ */
+static void
+enter_row(bool one_phase)
+{
+	bytea	   *links;
+
+	mip_family_lock(mip_mine.xid, ExclusiveLock);
+	mip_check_doomed();
+	if (mip_mine.family->transitions != mip_mine.seen)
+	{
+		mipt_check_may_end(mipt_read(mip_mine.xid), mip_mine.xinst, one_phase);
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("another instance of family \"%s\" changed its state at the same moment",
+						mip_mine.xid),
+				 errhint("Retry the request as a new instance.")));
+	}
+	links = mip_overlay_links();
+	if (one_phase && mip_have_siblings())
+	{
+		/* no sibling is prepared: all others are active, and lose now */
+		mip_doom_others(mip_mine.xid, mip_mine.xinst);
+		mip_evict_doomed(mip_mine.xid);
+	}
+	if (one_phase)
+	{
+		mip_hand_over(links);
+		links = NULL;
+	}
+	mipt_insert_own(links);
+}
+
+static void
+forget_mine(void)
+{
+	mip_overlay_at_eoxact();
+	memset(&mip_mine, 0, sizeof(mip_mine));
+}
+
+static void
+refuse_plain_commit(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_NOT_USABLE),
+			 errmsg("a MIP transaction cannot be ended with COMMIT or PREPARE TRANSACTION"),
+			 errhint("End it with mip.prepare, mip.commit_one_phase or ROLLBACK.")));
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (!mip_in_transaction())
+				break;
+			if (mip_mine.ending != MIP_ONE_PHASE)
+				refuse_plain_commit();
+			enter_row(true);
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (!mip_in_transaction())
+				break;
+			if (mip_mine.ending != MIP_PREPARING)
+				refuse_plain_commit();
+			enter_row(false);
+			break;
+		case XACT_EVENT_PREPARE:
+			if (mip_in_transaction())
+			{
+				mip_mark_prepared(mip_mine.inst);
+				forget_mine();
+			}
+			mip_family_unlock();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+			if (mip_in_transaction())
+			{
+				if (event == XACT_EVENT_COMMIT)
+					mip_mine.family->transitions++;
+				mip_unregister(mip_mine.inst);
+			}
+			forget_mine();
+			mip_family_unlock();
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mine,
+				 SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+		mip_overlay_at_eosubxact(true, mine, parent);
+	else if (event == SUBXACT_EVENT_ABORT_SUB)
+		mip_overlay_at_eosubxact(false, mine, parent);
+}
+
+void
+mip_instance_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+}

@@ -1,0 +1,67 @@
+/*-------------------------------------------------------------------------
+ *
+ * instance.h
+ *	  The MIP transaction of this backend: begin, and what happens to it at
+ *	  prepare, commit and abort.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_INSTANCE_H
+#define MIP_INSTANCE_H
+
+#include "family.h"
+
+/* How the current transaction is about to end. */
+typedef enum MipEnding
+{
+	MIP_RUNNING,
+	MIP_PREPARING,				/* mip.prepare was called */
+	MIP_ONE_PHASE				/* mip.commit_one_phase was called */
+} MipEnding;
+
+typedef struct MipMine
+{
+	MipInstance *inst;			/* NULL outside a MIP transaction */
+	MipFamily  *family;
+	char		xid[MIP_XID_MAX + 4];
+	int64		xinst;
+	ArrayType  *sites;			/* canonical; TopTransactionContext */
+	MipEnding	ending;
+	text	   *request;		/* valid while ending; may be NULL */
+	text	   *result;
+	uint64		seen;			/* family->transitions of the MIPT returned */
+} MipMine;
+
+extern MipMine mip_mine;
+
+static inline bool
+mip_in_transaction(void)
+{
+	return mip_mine.inst != NULL;
+}
+
+/* May siblings of my instance be alive? One read of shared memory. */
+static inline bool
+mip_have_siblings(void)
+{
+	return mip_mine.family->ninstances > 1;
+}
+
+extern void mip_instance_init(void);
+
+/* Errors out with MP005 if a sibling has won. Cheap; call it often. */
+extern void mip_doomed_error(void) pg_attribute_noreturn();
+static inline void
+mip_check_doomed(void)
+{
+	if (unlikely(mip_mine.inst->doomed))
+		mip_doomed_error();
+}
+
+extern void mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites);
+
+/* Both return the MIPT (list of MiptEntry) as it will be once ended. */
+extern List *mip_instance_prepare(text *request, text *result);
+extern List *mip_instance_commit_one_phase(text *request, text *result);
+
+#endif							/* MIP_INSTANCE_H */

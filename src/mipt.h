@@ -1,0 +1,64 @@
+/*-------------------------------------------------------------------------
+ *
+ * mipt.h
+ *	  The MIPT: an ordinary heap table, one row for each prepared, committed
+ *	  or (once recorded by the step that ended it) aborted instance.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_MIPT_H
+#define MIP_MIPT_H
+
+#include "instance.h"
+#include "utils/array.h"
+
+/* In the order of the labels of the type mip.state */
+typedef enum MipState
+{
+	MIP_ACTIVE,
+	MIP_PREPARED,
+	MIP_COMMITTED,
+	MIP_ABORTED
+} MipState;
+
+typedef struct MiptEntry
+{
+	int64		xinst;
+	MipState	state;
+	text	   *request;		/* NULL if none */
+	text	   *result;
+	ArrayType  *sites;			/* NULL for active instances */
+	Oid			owner;
+	TimestampTz since;
+	bytea	   *links;			/* overlay links, NULL if none */
+	ItemPointerData tid;		/* of the row; invalid for active instances */
+} MiptEntry;
+
+/*
+ * All entries of a family, ordered by XINST, active instances included.
+ * The caller holds the family lock (shared is enough) if it wants entries
+ * that belong together. Checks that the caller is a member of the family's
+ * owner role: ERRCODE_INSUFFICIENT_PRIVILEGE if not.
+ */
+extern List *mipt_read(const char *xid);
+/* One entry, or NULL if there is none or the caller may not see it. */
+extern MiptEntry *mipt_find_visible(const char *xid, int64 xinst);
+extern MiptEntry *mipt_find(List *entries, int64 xinst);
+extern MiptEntry *mipt_committed(List *entries);
+
+/* The entry of the instance that this backend is ending. */
+extern MiptEntry *mipt_own_entry(MipState state);
+
+/* Writes the row of this backend's instance (in its own transaction). */
+extern void mipt_insert_own(bytea *links);
+/* Records that an instance was aborted. */
+extern void mipt_insert_aborted(const char *xid, const MiptEntry *entry);
+/* Empties the links of a committed entry: they have been dealt with. */
+extern void mipt_clear_links(const MiptEntry *entry);
+extern int	mipt_delete(List *entries);
+
+/* The rules: may `xinst` prepare (one_phase: commit at once) beside these? */
+extern void mipt_check_may_end(List *entries, int64 xinst, bool one_phase);
+extern void mipt_raise_committed(const MiptEntry *entry) pg_attribute_noreturn();
+
+#endif							/* MIP_MIPT_H */

@@ -1,0 +1,218 @@
+/*-------------------------------------------------------------------------
+ *
+ * overlay.c
+ *	  The overlay's book-keeping. Nothing here touches a page.
+ *
+ * Two hashes in TopTransactionContext: base version -> entry, and version ->
+ * base for each version that descends from a base through our own updates.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "overlay.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/plancache.h"
+#include "utils/rel.h"
+
+typedef struct MipDescendant
+{
+	MipOverlayKey key;			/* of the version */
+	MipOverlayKey base;
+} MipDescendant;
+
+static HTAB *overlay;
+static HTAB *descendants;
+
+static MipOverlayKey
+overlay_key(Relation rel, ItemPointer tid)
+{
+	MipOverlayKey key;
+
+	memset(&key, 0, sizeof(key));
+	key.relid = RelationGetRelid(rel);
+	key.tid = *tid;
+	return key;
+}
+
+static HTAB *
+create_hash(const char *name, Size entrysize)
+{
+	HASHCTL		ctl;
+
+	ctl.keysize = sizeof(MipOverlayKey);
+	ctl.entrysize = entrysize;
+	ctl.hcxt = TopTransactionContext;
+	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+bool
+mip_overlay_exists(void)
+{
+	return overlay != NULL;
+}
+
+MipOverlayEntry *
+mip_overlay_find(Relation rel, ItemPointer base)
+{
+	MipOverlayKey key;
+
+	if (overlay == NULL)
+		return NULL;
+	key = overlay_key(rel, base);
+	return hash_search(overlay, &key, HASH_FIND, NULL);
+}
+
+static void
+add_descendant(MipOverlayKey version, MipOverlayKey base)
+{
+	MipDescendant *d = hash_search(descendants, &version, HASH_ENTER, NULL);
+
+	d->base = base;
+}
+
+/*
+ * Remembers that `version` (NULL: nothing, a delete) replaces `base` from
+ * command `cid` on.
+ */
+void
+mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
+				CommandId cid, uint32 flags)
+{
+	MipOverlayEntry *entry;
+	MipOverlayKey key;
+
+	if (overlay == NULL)
+	{
+		overlay = create_hash("pg_mip overlay", sizeof(MipOverlayEntry));
+		descendants = create_hash("pg_mip versions", sizeof(MipDescendant));
+		/* plans made so far may scan indexes only: see guard.c */
+		ResetPlanCache();
+	}
+	key = overlay_key(rel, base);
+	entry = hash_search(overlay, &key, HASH_ENTER, NULL);
+	entry->link.relid = key.relid;
+	entry->link.xmax = GetCurrentTransactionId();
+	entry->link.base = *base;
+	entry->link.flags = flags;
+	entry->cid = cid;
+	entry->subid = GetCurrentSubTransactionId();
+	if (version)
+	{
+		entry->link.version = *version;
+		add_descendant(overlay_key(rel, version), key);
+	}
+	else
+		ItemPointerSetInvalid(&entry->link.version);
+}
+
+/*
+ * Mirrors what heap does for a version deleted by our own transaction: MVCC
+ * snapshots of earlier commands still see it; SnapshotAny sees everything
+ * (triggers need their OLD rows).
+ */
+bool
+mip_overlay_hides(Relation rel, ItemPointer tid, Snapshot snapshot)
+{
+	MipOverlayEntry *entry = mip_overlay_find(rel, tid);
+
+	if (entry == NULL)
+		return false;
+	switch (snapshot->snapshot_type)
+	{
+		case SNAPSHOT_MVCC:
+			return entry->cid < snapshot->curcid;
+		case SNAPSHOT_SELF:
+		case SNAPSHOT_DIRTY:
+			return true;
+		default:
+			return false;
+	}
+}
+
+MipOverlayEntry *
+mip_overlay_base_of(Relation rel, ItemPointer version)
+{
+	MipOverlayKey key;
+	MipDescendant *d;
+
+	if (overlay == NULL)
+		return NULL;
+	key = overlay_key(rel, version);
+	d = hash_search(descendants, &key, HASH_FIND, NULL);
+	return d ? hash_search(overlay, &d->base, HASH_FIND, NULL) : NULL;
+}
+
+void
+mip_overlay_follow(Relation rel, ItemPointer version, ItemPointer next)
+{
+	MipOverlayKey key;
+	MipDescendant *d;
+
+	if (overlay == NULL)
+		return;
+	key = overlay_key(rel, version);
+	d = hash_search(descendants, &key, HASH_FIND, NULL);
+	if (d)
+		add_descendant(overlay_key(rel, next), d->base);
+}
+
+/* Entries of a rolled back subtransaction vanish, others go to its parent. */
+void
+mip_overlay_at_eosubxact(bool commit, SubTransactionId mine,
+						 SubTransactionId parent)
+{
+	HASH_SEQ_STATUS seq;
+	MipOverlayEntry *entry;
+
+	if (overlay == NULL)
+		return;
+	hash_seq_init(&seq, overlay);
+	while ((entry = hash_seq_search(&seq)) != NULL)
+	{
+		if (entry->subid != mine)
+			continue;
+		if (commit)
+			entry->subid = parent;
+		else
+			hash_search(overlay, &entry->key, HASH_REMOVE, NULL);
+	}
+}
+
+/* The hashes go with TopTransactionContext. */
+void
+mip_overlay_at_eoxact(void)
+{
+	overlay = NULL;
+	descendants = NULL;
+}
+
+bytea *
+mip_overlay_links(void)
+{
+	HASH_SEQ_STATUS seq;
+	MipOverlayEntry *entry;
+	bytea	   *links;
+	char	   *at;
+	long		n = overlay ? hash_get_num_entries(overlay) : 0;
+	Size		size = VARHDRSZ + mul_size(n, sizeof(MipLink));
+
+	if (n == 0)
+		return NULL;
+	if (!AllocSizeIsValid(size))
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("an instance cannot overlay more than %zu row versions",
+						MaxAllocSize / sizeof(MipLink))));
+	links = palloc(size);
+	SET_VARSIZE(links, size);
+	at = VARDATA(links);
+	hash_seq_init(&seq, overlay);
+	while ((entry = hash_seq_search(&seq)) != NULL)
+	{
+		memcpy(at, &entry->link, sizeof(MipLink));
+		at += sizeof(MipLink);
+	}
+	return links;
+}

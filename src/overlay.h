@@ -1,0 +1,81 @@
+/*-------------------------------------------------------------------------
+ *
+ * overlay.h
+ *	  What this backend's instance wrote over base versions that siblings
+ *	  have in use: backend-local, one entry a base version.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_OVERLAY_H
+#define MIP_OVERLAY_H
+
+#include "access/htup_details.h"
+#include "instance.h"
+#include "utils/snapshot.h"
+
+/* flags of a link */
+#define MIP_LINK_DELETE		0x01	/* base version deleted: no new version */
+#define MIP_LINK_MOVED		0x02	/* ... because the row changed partition */
+#define MIP_LINK_KEYS		0x04	/* key columns changed (or row deleted) */
+
+/* One link, as it is stored with the MIPT entry. */
+typedef struct MipLink
+{
+	Oid			relid;
+	TransactionId xmax;			/* the writing (sub)transaction */
+	ItemPointerData base;
+	ItemPointerData version;	/* invalid for a delete */
+	uint32		flags;
+} MipLink;
+
+typedef struct MipOverlayKey
+{
+	Oid			relid;
+	ItemPointerData tid;
+} MipOverlayKey;
+
+typedef struct MipOverlayEntry
+{
+	MipOverlayKey key;			/* of the base version */
+	MipLink		link;
+	CommandId	cid;			/* command that wrote it */
+	SubTransactionId subid;
+} MipOverlayEntry;
+
+extern bool mip_overlay_exists(void);
+extern MipOverlayEntry *mip_overlay_find(Relation rel, ItemPointer base);
+extern void mip_overlay_add(Relation rel, ItemPointer base,
+							ItemPointer version, CommandId cid, uint32 flags);
+
+/* Is this base version replaced for a reader with this snapshot? */
+extern bool mip_overlay_hides(Relation rel, ItemPointer tid, Snapshot snapshot);
+
+/* The entry whose base version `version` descends from, or NULL. */
+extern MipOverlayEntry *mip_overlay_base_of(Relation rel, ItemPointer version);
+/* `next` is a later version of `version`, which mip_overlay_base_of knows. */
+extern void mip_overlay_follow(Relation rel, ItemPointer version, ItemPointer next);
+
+extern void mip_overlay_at_eosubxact(bool commit, SubTransactionId mine,
+									 SubTransactionId parent);
+extern void mip_overlay_at_eoxact(void);
+
+/* All links as they are stored; NULL if there are none. */
+extern bytea *mip_overlay_links(void);
+
+static inline int
+mip_links_count(const bytea *links)
+{
+	return links ? VARSIZE_ANY_EXHDR(links) / sizeof(MipLink) : 0;
+}
+
+/* `links` must not be toasted; copies because of alignment. */
+static inline MipLink
+mip_links_get(const bytea *links, int i)
+{
+	MipLink		link;
+
+	memcpy(&link, VARDATA_ANY(links) + i * sizeof(MipLink), sizeof(MipLink));
+	return link;
+}
+
+#endif							/* MIP_OVERLAY_H */

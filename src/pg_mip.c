@@ -1,0 +1,92 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg_mip.c
+ *	  Module load: settings, shared memory, hooks.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "family.h"
+#include "fmgr.h"
+#include "guard.h"
+#include "instance.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "wal.h"
+
+PG_MODULE_MAGIC;
+
+char	   *mip_site_name;
+static char *mip_debug_crash_at;
+
+static bool preloaded;
+static shmem_request_hook_type prev_shmem_request;
+static shmem_startup_hook_type prev_shmem_startup;
+
+void		_PG_init(void);
+
+static void
+shmem_request(void)
+{
+	if (prev_shmem_request)
+		prev_shmem_request();
+	mip_family_shmem_request();
+}
+
+static void
+shmem_startup(void)
+{
+	if (prev_shmem_startup)
+		prev_shmem_startup();
+	mip_family_shmem_startup();
+}
+
+void
+mip_require_preload(void)
+{
+	if (!preloaded)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("pg_mip must be loaded when the server starts"),
+				 errhint("Add pg_mip to shared_preload_libraries and restart the server.")));
+}
+
+void
+mip_crash_point(const char *name)
+{
+	if (unlikely(mip_debug_crash_at[0] != '\0') &&
+		strcmp(mip_debug_crash_at, name) == 0)
+		elog(PANIC, "pg_mip: mip.debug_crash_at = \"%s\"", name);
+}
+
+void
+_PG_init(void)
+{
+	/* Not an error here: dropping the extension must stay possible. */
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+	preloaded = true;
+
+	DefineCustomStringVariable("mip.site_name",
+							   "Name of this database as a site.",
+							   "If set, mip.begin refuses a set of sites that does not contain it.",
+							   &mip_site_name, "", PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("mip.debug_crash_at",
+							   "Crashes the server at a named point of mip.commit (tests).",
+							   NULL,
+							   &mip_debug_crash_at, "", PGC_SUSET,
+							   GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
+							   NULL, NULL, NULL);
+	MarkGUCPrefixReserved("mip");
+
+	prev_shmem_request = shmem_request_hook;
+	shmem_request_hook = shmem_request;
+	prev_shmem_startup = shmem_startup_hook;
+	shmem_startup_hook = shmem_startup;
+
+	mip_wal_register();
+	mip_instance_init();
+	mip_guard_init();
+}

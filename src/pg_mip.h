@@ -1,0 +1,49 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg_mip.h
+ *	  What every part of the extension shares: its words, limits, errors.
+ *
+ * Words (docs/glossary.md has them for users):
+ *	  site		one database taking part in a request
+ *	  XID		the client's name for a request; XINST names one attempt
+ *	  instance	one attempt <XID, XINST> at this site (a transaction)
+ *	  family	all instances of one XID at this site; they are siblings
+ *	  MIPT		the table of a family's prepared and committed instances
+ *	  overlay	what an instance wrote over rows that a sibling has in use
+ *	  link		one overlay entry: base version -> version of this instance
+ *	  hand-over	writing the winner's links into the base versions' headers
+ *	  outsider	any transaction that is not in the family
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PG_MIP_H
+#define PG_MIP_H
+
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "compat.h"
+
+/* Longest XID in bytes; a gid (199 bytes at most) has to hold it too. */
+#define MIP_XID_MAX		128
+
+/* SQLSTATEs of class MP: the contract with drivers and coordinators. */
+#define ERRCODE_MIP_COMMITTED	MAKE_SQLSTATE('M','P','0','0','1')
+#define ERRCODE_MIP_SUPERSEDED	MAKE_SQLSTATE('M','P','0','0','2')
+#define ERRCODE_MIP_SITES		MAKE_SQLSTATE('M','P','0','0','3')
+#define ERRCODE_MIP_DUPLICATE	MAKE_SQLSTATE('M','P','0','0','4')
+#define ERRCODE_MIP_DOOMED		MAKE_SQLSTATE('M','P','0','0','5')
+#define ERRCODE_MIP_NOT_USABLE	MAKE_SQLSTATE('M','P','0','0','6')
+
+/* pg_mip.c */
+extern char *mip_site_name;
+extern void mip_require_preload(void);
+/* Tests only: crashes the server if mip.debug_crash_at names this point. */
+extern void mip_crash_point(const char *name);
+
+/* tableam.c */
+extern const TableAmRoutine *mip_heap(void);
+extern const TableAmRoutine *mip_table_am(void);
+extern bool mip_relation_is_mip(Relation rel);
+
+#endif							/* PG_MIP_H */

@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * sites.c
+ *	  Site sets.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type_d.h"
+#include "common/hashfn.h"
+#include "sites.h"
+#include "utils/builtins.h"
+
+static int
+compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+ArrayType *
+mip_sites_canonical(ArrayType *sites)
+{
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+	char	  **names;
+	Datum	   *unique;
+	int			kept = 0;
+	bool		named = mip_site_name == NULL || mip_site_name[0] == '\0';
+
+	if (ARR_NDIM(sites) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the set of sites must be a one-dimensional array")));
+	mip_deconstruct_text_array(sites, &elems, &nulls, &n);
+	names = palloc(sizeof(char *) * (n + 1));
+	unique = palloc(sizeof(Datum) * (n + 1));
+	for (int i = 0; i < n; i++)
+	{
+		names[i] = nulls[i] ? "" : TextDatumGetCString(elems[i]);
+		if (names[i][0] == '\0')
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("the name of a site must not be null or empty")));
+	}
+	qsort(names, n, sizeof(char *), compare_names);
+	for (int i = 0; i < n; i++)
+	{
+		if (i > 0 && strcmp(names[i], names[i - 1]) == 0)
+			continue;
+		unique[kept++] = CStringGetTextDatum(names[i]);
+		if (!named && strcmp(names[i], mip_site_name) == 0)
+			named = true;
+	}
+	if (kept > 0 && !named)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("the set of sites does not name this database"),
+				 errdetail("This database is site \"%s\" (mip.site_name).", mip_site_name),
+				 errhint("Check which database the coordinator is connected to.")));
+	return mip_construct_text_array(unique, kept);
+}
+
+int
+mip_sites_count(ArrayType *sites)
+{
+	return sites ? ArrayGetNItems(ARR_NDIM(sites), ARR_DIMS(sites)) : 0;
+}
+
+/* Never 0, which stands for "unknown" in the registry. */
+uint64
+mip_sites_hash(ArrayType *sites)
+{
+	uint64		hash = 0;
+
+	if (mip_sites_count(sites) > 0)
+		hash = hash_bytes_extended((unsigned char *) ARR_DATA_PTR(sites),
+								   ARR_SIZE(sites) - ARR_DATA_OFFSET(sites), 0);
+	return hash ? hash : 1;
+}
+
+bool
+mip_sites_equal(ArrayType *a, ArrayType *b)
+{
+	int			na = mip_sites_count(a);
+
+	if (na != mip_sites_count(b))
+		return false;
+	return na == 0 ||
+		(ARR_SIZE(a) - ARR_DATA_OFFSET(a) == ARR_SIZE(b) - ARR_DATA_OFFSET(b) &&
+		 memcmp(ARR_DATA_PTR(a), ARR_DATA_PTR(b), ARR_SIZE(a) - ARR_DATA_OFFSET(a)) == 0);
+}

@@ -1,0 +1,204 @@
+/*-------------------------------------------------------------------------
+ *
+ * tableam_read.c
+ *	  Reading callbacks: hide base versions that the overlay has replaced.
+ *
+ * A pending sibling's own versions need no hiding from MVCC snapshots: they
+ * belong to a running transaction, and what that transaction replaced is
+ * visible, which is exactly the pre-image. Dirty snapshots (unique checks, ON
+ * CONFLICT, exclusion) do see them and are corrected here.
+ *
+ * Once a doomed instance's winner has begun its hand-over, versions may
+ * appear twice to it. The flag is set before the first header changes, so
+ * each callback looks at it after it has seen a page.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/relscan.h"
+#include "executor/tuptable.h"
+#include "overlay.h"
+#include "tableam.h"
+
+/* Is there anything that these wrappers have to care for? */
+static inline bool
+concerned(void)
+{
+	return mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists());
+}
+
+static inline bool
+hidden(Relation rel, ItemPointer tid, Snapshot snapshot)
+{
+	return mip_overlay_exists() && mip_overlay_hides(rel, tid, snapshot);
+}
+
+static bool
+mip_scan_getnextslot(TableScanDesc scan, ScanDirection direction,
+					 TupleTableSlot *slot)
+{
+	for (;;)
+	{
+		bool		found = heap_getnextslot(scan, direction, slot);
+
+		if (!concerned())
+			return found;
+		mip_check_doomed();
+		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
+			return found;
+	}
+}
+
+static bool
+mip_scan_getnextslot_tidrange(TableScanDesc scan, ScanDirection direction,
+							  TupleTableSlot *slot)
+{
+	for (;;)
+	{
+		bool		found = heap_getnextslot_tidrange(scan, direction, slot);
+
+		if (!concerned())
+			return found;
+		mip_check_doomed();
+		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
+			return found;
+	}
+}
+
+/*
+ * Should a unique check and its like, with a dirty snapshot, pass over this
+ * version? Also clears the snapshot's idea of whom to wait for where that is
+ * a sibling: to us the version is simply there.
+ */
+static bool
+dirty_pass_over(Snapshot snapshot)
+{
+	if (TransactionIdIsValid(snapshot->xmin) && mip_xid_is_sibling(snapshot->xmin))
+	{
+		snapshot->xmin = InvalidTransactionId;
+		snapshot->xmax = InvalidTransactionId;
+		snapshot->speculativeToken = 0;
+		return true;
+	}
+	if (TransactionIdIsValid(snapshot->xmax) && mip_xid_is_sibling(snapshot->xmax))
+		snapshot->xmax = InvalidTransactionId;
+	return false;
+}
+
+static bool
+mip_index_fetch_tuple(struct IndexFetchTableData *scan, ItemPointer tid,
+					  Snapshot snapshot, TupleTableSlot *slot,
+					  bool *call_again, bool *all_dead)
+{
+	for (;;)
+	{
+		bool		found = mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
+														  call_again, all_dead);
+		bool		skip;
+
+		if (!concerned())
+			return found;
+		mip_check_doomed();
+		if (!found)
+			return false;
+		skip = hidden(scan->rel, &slot->tts_tid, snapshot);
+		if (!skip && snapshot->snapshot_type == SNAPSHOT_DIRTY)
+			skip = dirty_pass_over(snapshot);
+		if (!skip)
+			return true;
+		/* dead to us is not dead to all */
+		if (all_dead)
+			*all_dead = false;
+		ExecClearTuple(slot);
+		/* callers ask once only, so look at the rest of the chain here */
+		if (!*call_again)
+			return false;
+	}
+}
+
+static bool
+mip_scan_bitmap_next_tuple(TableScanDesc scan, MIP_BITMAP_NEXT_TUPLE_ARGS
+						   TupleTableSlot *slot MIP_BITMAP_NEXT_TUPLE_TAIL)
+{
+	for (;;)
+	{
+		bool		found = mip_heap()->scan_bitmap_next_tuple(scan,
+															   MIP_BITMAP_NEXT_TUPLE_PASS
+															   slot MIP_BITMAP_NEXT_TUPLE_PASS_TAIL);
+
+		if (!concerned())
+			return found;
+		mip_check_doomed();
+		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
+			return found;
+	}
+}
+
+static bool
+mip_scan_sample_next_tuple(TableScanDesc scan, struct SampleScanState *state,
+						   TupleTableSlot *slot)
+{
+	for (;;)
+	{
+		bool		found = mip_heap()->scan_sample_next_tuple(scan, state, slot);
+
+		if (!concerned())
+			return found;
+		mip_check_doomed();
+		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
+			return found;
+	}
+}
+
+static bool
+mip_tuple_fetch_row_version(Relation rel, ItemPointer tid, Snapshot snapshot,
+							TupleTableSlot *slot)
+{
+	if (mip_in_transaction())
+	{
+		mip_check_doomed();
+		if (hidden(rel, tid, snapshot))
+			return false;
+	}
+	return mip_heap()->tuple_fetch_row_version(rel, tid, snapshot, slot);
+}
+
+static bool
+mip_tuple_satisfies_snapshot(Relation rel, TupleTableSlot *slot, Snapshot snapshot)
+{
+	if (mip_in_transaction() && hidden(rel, &slot->tts_tid, snapshot))
+		return false;
+	return mip_heap()->tuple_satisfies_snapshot(rel, slot, snapshot);
+}
+
+/* WHERE CURRENT OF must find what we made of the cursor's row. */
+static void
+mip_tuple_get_latest_tid(TableScanDesc scan, ItemPointer tid)
+{
+	mip_heap()->tuple_get_latest_tid(scan, tid);
+	if (mip_in_transaction() && hidden(scan->rs_rd, tid, scan->rs_snapshot))
+	{
+		MipOverlayEntry *entry = mip_overlay_find(scan->rs_rd, tid);
+
+		if (ItemPointerIsValid(&entry->link.version))
+		{
+			*tid = entry->link.version;
+			mip_heap()->tuple_get_latest_tid(scan, tid);
+		}
+	}
+}
+
+void
+mip_tableam_read(TableAmRoutine *routine)
+{
+	routine->scan_getnextslot = mip_scan_getnextslot;
+	routine->scan_getnextslot_tidrange = mip_scan_getnextslot_tidrange;
+	routine->index_fetch_tuple = mip_index_fetch_tuple;
+	routine->scan_bitmap_next_tuple = mip_scan_bitmap_next_tuple;
+	routine->scan_sample_next_tuple = mip_scan_sample_next_tuple;
+	routine->tuple_fetch_row_version = mip_tuple_fetch_row_version;
+	routine->tuple_satisfies_snapshot = mip_tuple_satisfies_snapshot;
+	routine->tuple_get_latest_tid = mip_tuple_get_latest_tid;
+}

@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * wal.h
+ *	  The one change the extension makes to heap pages itself: who locks or
+ *	  updates a tuple (xmax, infomask, ctid), logged by a resource manager of
+ *	  our own together with the visibility map.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_WAL_H
+#define MIP_WAL_H
+
+#include "access/htup_details.h"
+#include "pg_mip.h"
+#include "utils/rel.h"
+
+/* To be reserved on the PostgreSQL wiki before a release. */
+#define RM_MIP_ID	RM_EXPERIMENTAL_ID
+
+#define XLOG_MIP_SET_XMAX	0x00
+
+/* flags */
+#define MIP_XMAX_SET_CTID	0x01	/* ctid is to be written */
+#define MIP_XMAX_CLEAR_HOT	0x02	/* the next version is not in the HOT chain */
+#define MIP_XMAX_CLEAR_VM	0x04	/* page was all-visible */
+#define MIP_XMAX_PRUNABLE	0x08	/* updater set: page is worth pruning later */
+
+/* A tuple's new xmax; the payload of the WAL record as well. */
+typedef struct MipXmaxChange
+{
+	TransactionId xmax;			/* raw: may be a multixact */
+	TransactionId updater;		/* with MIP_XMAX_PRUNABLE */
+	ItemPointerData ctid;
+	OffsetNumber offnum;
+	uint16		infomask;		/* HEAP_XMAX_BITS to set */
+	uint16		infomask2;		/* HEAP_KEYS_UPDATED or 0 */
+	uint8		flags;
+} MipXmaxChange;
+
+#define SizeOfMipXmaxChange \
+	(offsetof(MipXmaxChange, flags) + sizeof(uint8))
+
+extern void mip_wal_register(void);
+
+/*
+ * Applies and logs a change. Caller: buffer pinned and exclusively locked,
+ * vmbuffer pinned for its block, not in a critical section; it marks
+ * MIP_XMAX_CLEAR_VM itself.
+ */
+extern void mip_set_xmax(Relation rel, Buffer buffer, Buffer vmbuffer,
+						 MipXmaxChange *change);
+
+#endif							/* MIP_WAL_H */
