@@ -140,14 +140,15 @@ def explore(sites: int, instances: int, variant: Variant) -> int:
     return len(known)
 
 
-@pytest.mark.parametrize(("sites", "instances"), [(1, 2), (1, 3), (2, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize(("sites", "instances"), [(1, 2), (1, 3), (2, 1), (2, 2), (3, 1), (3, 2)])
 def test_all_deciders_agree(sites: int, instances: int) -> None:
     assert explore(sites, instances, Variant()) > 1
     assert explore(sites, instances, Variant(lose_commits=True)) > 1
 
 
-def test_all_deciders_agree_with_three_instances() -> None:
-    assert explore(2, 3, Variant()) > 1000
+@pytest.mark.parametrize("lose_commits", [False, True])
+def test_all_deciders_agree_with_three_instances(lose_commits: bool) -> None:
+    assert explore(2, 3, Variant(lose_commits=lose_commits)) > 10_000
 
 
 @pytest.mark.parametrize(

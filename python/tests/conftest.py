@@ -1,0 +1,69 @@
+"""Two private clusters, `store` and `bank`, with a shop over them; and the shop's app servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from shop import SCHEMA, Shop, make_app
+
+from pgmip import App
+from pgmip.testing import Cluster, extension_installed
+
+Clusters = dict[str, Cluster]
+
+
+def _missing() -> str | None:
+    if os.geteuid() == 0:
+        return "PostgreSQL refuses to run as root: run the tests as an ordinary user"
+    if not extension_installed():
+        return "the extension pg_mip is not installed: make install"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = _missing()
+    # Where these tests have to run, as in CI, a reason to leave them out is a failure.
+    if missing is None or os.environ.get("PGMIP_REQUIRE_INTEGRATION"):
+        return
+    for item in items:
+        if item.get_closest_marker("integration"):
+            item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Clusters]:
+    made = {site: Cluster(site, settings={"mip.site_name": site}, max_connections=300) for site in SCHEMA}
+    try:
+        for site, cluster in made.items():
+            cluster.start()
+            cluster.run_sql("CREATE EXTENSION pg_mip")
+            cluster.run_sql(SCHEMA[site])
+        yield made
+    finally:
+        for cluster in made.values():
+            cluster.remove()
+
+
+@pytest.fixture
+def shop(clusters: Clusters) -> Shop:
+    """The data of both sites, for assertions. Starts empty."""
+    shop = Shop(clusters)
+    shop.reset()
+    return shop
+
+
+@pytest.fixture
+async def server(clusters: Clusters, shop: Shop) -> AsyncIterator[Callable[..., App]]:
+    """Makes app servers, each with connections of its own; parameters go to App."""
+    async with AsyncExitStack() as stack:
+
+        def make(conninfos: dict[str, str] | None = None, **parameters: Any) -> App:
+            app = make_app(conninfos or shop.conninfos(), **parameters)
+            stack.push_async_callback(app.close)
+            return app
+
+        yield make

@@ -1,0 +1,132 @@
+"""A TCP proxy that knows where a message of the PostgreSQL protocol ends, and breaks the connection there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Literal, Self
+
+__all__ = ["Direction", "Fault", "Mode", "Proxy"]
+
+Direction = Literal["request", "reply"]
+
+
+class Mode(Enum):
+    CUT = "cut"  # both ends see the end of the connection
+    HALF = "half"  # the client sees it, the server goes on waiting for the client
+    STALL = "stall"  # nobody sees anything, and nothing comes through any more
+
+
+@dataclass
+class Fault:
+    """Strikes once, in place of the `number`-th message (from 0) in one direction, over all connections."""
+
+    mode: Mode
+    direction: Direction
+    number: int
+    struck: bool = False
+    _count: int = field(default=0, repr=False)
+
+    def strikes(self, direction: Direction) -> bool:
+        if self.struck or direction != self.direction:
+            return False
+        self._count += 1
+        self.struck = self._count > self.number
+        return self.struck
+
+
+class Proxy:
+    """Listens on a free port of 127.0.0.1 and forwards to `port` there."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._fault: Fault | None = None
+        self._down = False
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    def arm(self, fault: Fault) -> None:
+        self._fault = fault
+
+    def down(self) -> None:
+        """Cut all connections and refuse new ones."""
+        self._down = True
+        self.cut()
+
+    def heal(self) -> None:
+        """End what is stalled or half closed; everything new goes through."""
+        self._fault, self._down = None, False
+        self.cut()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._writers.add(to_client)
+        to_server: asyncio.StreamWriter | None = None
+        try:
+            if self._down:
+                return
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target)
+            self._writers.add(to_server)
+            ends = (to_client, to_server)
+            await asyncio.gather(
+                self._forward(from_client, to_server, "request", ends),
+                self._forward(from_server, to_client, "reply", ends),
+            )
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            for writer in (to_client, to_server):
+                if writer is not None:
+                    writer.transport.abort()
+                    self._writers.discard(writer)
+                    with contextlib.suppress(OSError):
+                        await writer.wait_closed()
+
+    async def _forward(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        direction: Direction,
+        ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+    ) -> None:
+        startup = direction == "request"
+        while True:
+            kind = b"" if startup else await reader.readexactly(1)
+            length = await reader.readexactly(4)
+            body = await reader.readexactly(int.from_bytes(length) - 4)
+            if not startup and self._fault is not None and self._fault.strikes(direction):
+                if self._fault.mode is not Mode.STALL:
+                    ends[0].transport.abort()
+                if self._fault.mode is not Mode.CUT:
+                    await asyncio.Event().wait()
+                raise ConnectionAbortedError
+            startup = False
+            writer.write(kind + length + body)
+            await writer.drain()

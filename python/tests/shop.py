@@ -1,0 +1,138 @@
+"""The example that the integration tests run: an order at the store, paid at the bank.
+
+There is no unique constraint on the XID anywhere: that an order is there once is the protocol's doing alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgmip import App, Step, Tx
+from pgmip.testing import Cluster
+
+SCHEMA = {
+    "store": """
+        CREATE TABLE item (i_id int PRIMARY KEY, stock int NOT NULL CHECK (stock >= 0));
+        CREATE TABLE orders (o_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, xid text, xinst bigint, qty int);
+        SELECT mip.enable('item'), mip.enable('orders');
+    """,
+    "bank": """
+        CREATE TABLE account (a_id int PRIMARY KEY, balance bigint NOT NULL);
+        CREATE TABLE payment (p_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, xid text, xinst bigint, amount int);
+        SELECT mip.enable('account'), mip.enable('payment');
+    """,
+}
+STOCK, BALANCE, PRICE = 10_000, 1_000_000, 7
+
+
+def make_app(conninfos: dict[str, str], **parameters: Any) -> App:
+    app = App(conninfos, **parameters)
+
+    @app.transaction(sites=("store", "bank"))
+    async def buy(tx: Tx, request: Any) -> Any:
+        qty = request["qty"]
+        left = await tx.store.fetch_one("SELECT stock FROM item WHERE i_id = %s FOR UPDATE", (request["item"],))
+        if left.stock < qty:
+            return {"refused": "out of stock"}
+        await tx.store.execute("UPDATE item SET stock = stock - %s WHERE i_id = %s", (qty, request["item"]))
+        order = await tx.store.fetch_one(
+            "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, %s) RETURNING o_id", (tx.xid, tx.xinst, qty)
+        )
+        await tx.bank.execute("UPDATE account SET balance = balance - %s WHERE a_id = 1", (qty * PRICE,))
+        await tx.bank.execute(
+            "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, %s)", (tx.xid, tx.xinst, qty * PRICE)
+        )
+        # As unrepeatable as results get.
+        return {"order": order.o_id, "xinst": tx.xinst, "token": secrets.token_hex(8)}
+
+    @app.transaction(sites=("store",))
+    async def restock(tx: Tx, request: Any) -> Any:
+        row = await tx.store.fetch_one(
+            "UPDATE item SET stock = stock + %s WHERE i_id = %s RETURNING stock", (request["qty"], request["item"])
+        )
+        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        return {"stock": row.stock, "xinst": tx.xinst, "token": secrets.token_hex(8)}
+
+    return app
+
+
+@dataclass
+class Shop:
+    clusters: dict[str, Cluster]
+
+    def conninfos(self, **ports: int) -> dict[str, str]:
+        """How to reach the sites: directly, or through a proxy on the port given."""
+        return {
+            site: make_conninfo(
+                **{**conninfo_to_dict(cluster.conninfo(tcp=True)), "port": ports.get(site, cluster.port)}
+            )
+            for site, cluster in self.clusters.items()
+        }
+
+    def sql(self, site: str, sql: str) -> list[tuple[Any, ...]]:
+        return self.clusters[site].run_sql(sql)
+
+    def reset(self) -> None:
+        self.sql("store", f"DELETE FROM orders; DELETE FROM item; INSERT INTO item VALUES (1, {STOCK}), (2, 0)")
+        self.sql("bank", f"DELETE FROM payment; DELETE FROM account; INSERT INTO account VALUES (1, {BALANCE})")
+
+    def effects(self, xid: str) -> tuple[list[int], list[int]]:
+        """The instances whose order, and whose payment, is there."""
+        orders = self.sql("store", f"SELECT xinst FROM orders WHERE xid = '{xid}'")
+        payments = self.sql("bank", f"SELECT xinst FROM payment WHERE xid = '{xid}'")
+        return [row[0] for row in orders], [row[0] for row in payments]
+
+    def assert_once(self, xid: str, result: Any) -> None:
+        """The request has taken effect once at both sites, by the same instance, whose result this is."""
+        assert self.effects(xid) == ([result["xinst"]], [result["xinst"]])
+
+    def assert_never(self, xid: str) -> None:
+        assert self.effects(xid) == ([], [])
+
+    def assert_clean(self) -> None:
+        """Nothing in doubt, no transaction left open, nothing lost or made up."""
+        for site in self.clusters:
+            assert self.sql(site, "SELECT * FROM mip.in_doubt") == []
+            assert self.sql(site, "SELECT gid FROM pg_prepared_xacts") == []
+            self.assert_no_open_transaction(site)
+        ((sold,),) = self.sql("store", "SELECT coalesce(sum(qty), 0) FROM orders")
+        ((stock,),) = self.sql("store", "SELECT stock FROM item WHERE i_id = 1")
+        ((balance,),) = self.sql("bank", "SELECT balance FROM account")
+        assert (stock, balance) == (STOCK - sold, BALANCE - sold * PRICE)
+
+    def assert_no_open_transaction(self, site: str) -> None:
+        sql = """
+            SELECT pid, state, query FROM pg_stat_activity
+            WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+        """
+        for _ in range(100):  # a server needs a moment to see that its client is gone
+            left = self.sql(site, sql)
+            if not left:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"open at {site}: {left}")
+
+
+def die_at(step_name: str, xid: str, parallel: str, *conninfos: str) -> None:
+    """The body of a process that submits one request and is killed at a step of it."""
+    app = make_app(dict(zip(SCHEMA, conninfos, strict=True)), parallel=parallel == "parallel")
+
+    def die(step: Step) -> None:
+        if step.name == step_name:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    app.on_step(die)
+    asyncio.run(app.submit("buy", {"item": 1, "qty": 2}, xid=xid))
+
+
+if __name__ == "__main__":
+    die_at(*sys.argv[1:])

@@ -1,0 +1,419 @@
+"""App over two real sites: the happy path, retransmissions, siblings, refusals, errors, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from shop import Shop
+
+from pgmip import App, Cancelled, KeyReused, NothingHappened, Resolution, Step, Tx, Unknown
+from pgmip.xinst import new_xid
+
+pytestmark = pytest.mark.integration
+
+Server = Callable[..., App]
+BUY = {"item": 1, "qty": 2}
+
+
+async def test_happy_path(server: Server, shop: Shop) -> None:
+    xid = new_xid()
+    result = await server().submit("buy", BUY, xid=xid)
+    assert set(result) == {"order", "xinst", "token"}
+    shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_retransmission_gets_the_identical_result_anywhere(server: Server, shop: Shop) -> None:
+    first, second = server(), server()
+    xid = new_xid()
+    result = await first.submit("buy", BUY, xid=xid)
+    assert await first.submit("buy", BUY, xid=xid) == result
+    assert await second.submit("buy", dict(reversed(BUY.items())), xid=xid) == result
+    shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_without_an_xid_every_submit_is_a_request_of_its_own(server: Server, shop: Shop) -> None:
+    app = server()
+    results = [await app.submit("buy", BUY) for _ in range(3)]
+    assert len({result["order"] for result in results}) == 3
+    shop.assert_clean()
+
+
+async def test_a_business_refusal_is_a_result(server: Server, shop: Shop) -> None:
+    app = server()
+    request = {"item": 2, "qty": 1}
+    assert await app.submit("buy", request, xid="refused") == {"refused": "out of stock"}
+    shop.sql("store", "UPDATE item SET stock = 5 WHERE i_id = 2")
+    assert await app.submit("buy", request, xid="refused") == {"refused": "out of stock"}
+    shop.assert_never("refused")
+    shop.assert_clean()
+
+
+async def test_one_site_commits_in_one_phase(server: Server, shop: Shop) -> None:
+    app = server()
+    steps: list[str] = []
+    app.on_step(lambda step: steps.append(step.name))
+    xid = new_xid()
+    result = await app.submit("restock", {"item": 1, "qty": 5}, xid=xid)
+    assert steps == ["begun", "committed-first-site", "committed-all"]
+    assert await server().submit("restock", {"item": 1, "qty": 5}, xid=xid) == result
+    assert shop.effects(xid) == ([result["xinst"]], [])
+    shop.sql("store", "UPDATE item SET stock = stock - 5 WHERE i_id = 1")
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_steps(server: Server, shop: Shop, parallel: bool) -> None:
+    app = server(parallel=parallel)
+    steps: list[Step] = []
+    app.on_step(steps.append)
+
+    async def slowly(step: Step) -> None:
+        await asyncio.sleep(0.01)
+
+    app.on_step(slowly)
+    result = await app.submit("buy", BUY, xid="steps-" + str(parallel))
+    names = [step.name for step in steps]
+    assert names[:3] == ["begun", "begun", "prepared-first-site"]
+    assert names[3:] == ["prepared-all", "committed-first-site", "committed-all"]
+    assert {step.site for step in steps[:2]} == {"store", "bank"}
+    assert {step.xinst for step in steps} == {result["xinst"]}
+    if not parallel:
+        assert (steps[2].site, steps[4].site) == ("store", "store")
+    shop.assert_clean()
+
+
+async def test_round_trips(server: Server, shop: Shop) -> None:
+    """begin and first statement share one trip; the sites are waited for at the same time."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def touch(tx: Tx, request: Any) -> None:
+        await tx.store.execute("UPDATE item SET stock = stock WHERE i_id = 1")
+
+    waits: Counter[str] = Counter()
+    await app.submit("touch", None)  # connect
+    wait = psycopg.AsyncConnection.wait
+
+    async def counting(self: psycopg.AsyncConnection[Any], *args: Any, **kwargs: Any) -> Any:
+        waits["all"] += 1
+        return await wait(self, *args, **kwargs)
+
+    assert await app.submit("touch", None) is None
+    shop.assert_clean()
+
+
+# -- siblings ----------------------------------------------------------------------------------------------------
+
+
+async def test_concurrent_siblings_at_several_servers(server: Server, shop: Shop) -> None:
+    apps = [server() for _ in range(4)]
+    for _ in range(10):
+        xid = new_xid()
+        results = await asyncio.gather(*(app.submit("buy", BUY, xid=xid) for app in apps))
+        assert all(result == results[0] for result in results)
+        shop.assert_once(xid, results[0])
+    shop.assert_clean()
+
+
+async def test_many_families_with_siblings_on_the_same_rows(server: Server, shop: Shop) -> None:
+    apps = [server(pool_size=8) for _ in range(3)]
+    xids = [new_xid() for _ in range(30)]
+
+    async def client(number: int, xid: str) -> Any:
+        turns = [apps[(number + i) % 3].submit("buy", BUY, xid=xid) for i in range(2)]
+        first, second = await asyncio.gather(*turns)
+        assert first == second
+        return first
+
+    results = await asyncio.gather(*(client(number, xid) for number, xid in enumerate(xids)))
+    for xid, result in zip(xids, results, strict=True):
+        shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_a_sibling_does_not_wait_for_a_server_that_hangs(server: Server, shop: Shop) -> None:
+    hanging, other = server(), server()
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    async def hang(step: Step) -> None:
+        if step.name == "prepared-first-site":
+            reached.set()
+            await release.wait()
+
+    hanging.parallel = False
+    hanging.on_step(hang)
+    xid = new_xid()
+    slow = asyncio.create_task(hanging.submit("buy", BUY, xid=xid))
+    await reached.wait()
+    async with asyncio.timeout(3):
+        result = await other.submit("buy", BUY, xid=xid)
+    shop.assert_once(xid, result)
+    release.set()
+    assert await slow == result
+    shop.assert_clean()
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_exception_of_the_handler_means_nothing_happened(server: Server, shop: Shop) -> None:
+    app = server()
+    fail = True
+
+    @app.transaction(sites=("store", "bank"))
+    async def fragile(tx: Tx, request: Any) -> str:
+        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        if fail:
+            raise KeyError("a bug")
+        return "done"
+
+    with pytest.raises(NothingHappened) as caught:
+        await app.submit("fragile", None, xid="fragile")
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.xid == "fragile"
+    shop.assert_never("fragile")
+    shop.assert_clean()
+    fail = False
+    assert await app.submit("fragile", None, xid="fragile") == "done"
+    fail = True
+    assert await app.submit("fragile", None, xid="fragile") == "done"  # decided: not run again
+    shop.assert_clean()
+
+
+async def test_an_sql_error_cannot_be_swallowed(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def swallow(tx: Tx, request: Any) -> str:
+        await tx.bank.execute("SELECT 1")
+        try:
+            await tx.store.execute("SELECT 1/0")
+        except psycopg.Error:
+            return "fine"
+        return "impossible"
+
+    with pytest.raises(NothingHappened) as caught:
+        await app.submit("swallow", None, xid="swallow")
+    assert isinstance(caught.value.__cause__, psycopg.errors.DivisionByZero)
+    shop.assert_clean()
+
+
+async def test_an_sql_error_can_be_undone_with_a_savepoint(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def careful(tx: Tx, request: Any) -> str:
+        try:
+            async with tx.store.savepoint():
+                await tx.store.execute("SELECT 1/0")
+        except psycopg.errors.DivisionByZero:
+            pass
+        await tx["store"].execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        return "fine"
+
+    assert await app.submit("careful", None, xid="careful") == "fine"
+    assert len(shop.effects("careful")[0]) == 1
+    shop.assert_clean()
+
+
+async def test_a_constraint_that_fails_at_prepare_is_a_definite_refusal(server: Server, shop: Shop) -> None:
+    shop.sql("bank", "CREATE TABLE once (n int UNIQUE DEFERRABLE INITIALLY DEFERRED); SELECT mip.enable('once')")
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def twice(tx: Tx, request: Any) -> str:
+        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await tx.bank.execute("INSERT INTO once VALUES (1), (1)")
+        return "impossible"
+
+    with pytest.raises(NothingHappened) as caught:
+        await app.submit("twice", None, xid="twice")
+    assert isinstance(caught.value.__cause__, psycopg.errors.UniqueViolation)
+    shop.assert_never("twice")
+    shop.sql("bank", "DROP TABLE once")
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK"])
+async def test_a_handler_cannot_end_its_transaction(server: Server, shop: Shop, sql: str) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def rude(tx: Tx, request: Any) -> str:
+        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        try:
+            await tx.store.execute(request)
+        except psycopg.Error:
+            return "impossible"
+        return "impossible"
+
+    with pytest.raises(NothingHappened):
+        await app.submit("rude", sql, xid=sql)
+    shop.assert_never(sql)
+    shop.assert_clean()
+
+
+async def test_a_result_that_is_not_json(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def strange(tx: Tx, request: Any) -> object:
+        return object()
+
+    with pytest.raises(NothingHappened, match="JSON"):
+        await app.submit("strange", None)
+    shop.assert_clean()
+
+
+async def test_a_key_belongs_to_the_request_that_was_decided(server: Server, shop: Shop) -> None:
+    app = server()
+    result = await app.submit("buy", BUY, xid="key")
+    for name, request in [("buy", {"item": 1, "qty": 3}), ("restock", BUY)]:
+        with pytest.raises(KeyReused):
+            await app.submit(name, request, xid="key")
+    assert await app.submit("buy", BUY, xid="key") == result
+    shop.assert_once("key", result)
+    shop.assert_clean()
+
+
+async def test_serialization_failures_are_retried(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"), isolation="repeatable read")
+    async def count(tx: Tx, request: Any) -> Any:
+        row = await tx.store.fetch_one("SELECT stock FROM item WHERE i_id = 2")
+        await asyncio.sleep(0.01)
+        await tx.store.execute("UPDATE item SET stock = %s WHERE i_id = 2", (row.stock + 1,))
+        return row.stock
+
+    results = await asyncio.gather(*(app.submit("count", n) for n in range(5)))
+    assert sorted(results) == [0, 1, 2, 3, 4]
+    shop.assert_clean()
+
+
+async def test_deadlocks_are_retried(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store",))
+    async def both(tx: Tx, request: Any) -> int:
+        for item in request:
+            await tx.store.execute("UPDATE item SET stock = stock + 1 WHERE i_id = %s", (item,))
+            await asyncio.sleep(0.05)
+        return 1
+
+    assert await asyncio.gather(app.submit("both", [1, 2]), app.submit("both", [2, 1])) == [1, 1]
+    assert shop.sql("store", "SELECT stock FROM item WHERE i_id = 2") == [(2,)]
+
+
+async def test_deadline(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def slow(tx: Tx, request: Any) -> None:
+        await tx.store.execute("SELECT pg_sleep(20)")
+
+    with pytest.raises(NothingHappened) as caught:
+        await app.submit("slow", None, xid="slow", deadline=0.3)
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    shop.assert_clean()
+
+
+async def test_cancellation_leaves_no_transaction_open(server: Server, shop: Shop) -> None:
+    app = server()
+    for step_name in ("begun", "prepared-first-site", "prepared-all", "committed-first-site", "committed-all"):
+        reached = asyncio.Event()
+
+        async def wait(step: Step, name: str = step_name, reached: asyncio.Event = reached) -> None:
+            if step.name == name:
+                reached.set()
+                await asyncio.Event().wait()
+
+        victim = server(parallel=False)
+        victim.on_step(wait)
+        xid = new_xid()
+        task = asyncio.create_task(victim.submit("buy", BUY, xid=xid))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for site in shop.clusters:
+            shop.assert_no_open_transaction(site)
+        shop.assert_once(xid, await app.submit("buy", BUY, xid=xid))
+    shop.assert_clean()
+
+
+async def test_misuse_is_told_before_anything_begins(server: Server) -> None:
+    app = server()
+    with pytest.raises(LookupError):
+        await app.submit("nothing", None)
+    with pytest.raises(TypeError):
+        await app.submit("buy", object())
+    for xid in ("", "x" * 129, "a\0b"):
+        with pytest.raises(ValueError, match="XID"):
+            await app.submit("buy", BUY, xid=xid)
+
+
+# -- resolve -----------------------------------------------------------------------------------------------------
+
+
+async def leave_at(app: App, step_name: str, xid: str) -> None:
+    """Submit, and give up at a step, as a server that dies there."""
+
+    def die(step: Step) -> None:
+        if step.name == step_name:
+            raise asyncio.CancelledError
+
+    app.parallel = False
+    app.on_step(die)
+    with pytest.raises(asyncio.CancelledError):
+        await app.submit("buy", BUY, xid=xid)
+
+
+@pytest.mark.parametrize("step_name", ["prepared-first-site", "prepared-all", "committed-first-site"])
+async def test_resolve(server: Server, shop: Shop, step_name: str) -> None:
+    xid = f"resolve-{step_name}"
+    await leave_at(server(), step_name, xid)
+    app = server()
+    resolution = await app.resolve(xid)
+    assert resolution is not None
+    shop.assert_clean()
+    assert await app.resolve(xid) == resolution
+    if step_name == "prepared-first-site":
+        assert resolution == Resolution(cancelled=True, result=None)
+        shop.assert_never(xid)
+        with pytest.raises(Cancelled):
+            await app.submit("buy", BUY, xid=xid)
+        shop.assert_never(xid)
+        with pytest.raises(KeyReused):
+            await app.submit("buy", {"item": 1, "qty": 9}, xid=xid)
+    else:
+        assert not resolution.cancelled
+        shop.assert_once(xid, resolution.result)
+        assert await app.submit("buy", BUY, xid=xid) == resolution.result
+
+
+async def test_resolve_of_what_nobody_knows(server: Server, shop: Shop) -> None:
+    app = server()
+    assert await app.resolve("never heard of") is None
+    cancelled = Resolution(cancelled=True, result=None)
+    assert await app.resolve("never heard of", sites=("store", "bank")) == cancelled
+    with pytest.raises(Cancelled):
+        await app.submit("buy", BUY, xid="never heard of")
+    shop.assert_never("never heard of")
+    shop.assert_clean()
+
+
+async def test_a_site_that_is_down_from_the_start(server: Server, shop: Shop) -> None:
+    conninfos = shop.conninfos(bank=1)
+    with pytest.raises(Unknown):  # somebody else may have begun
+        await server(conninfos).submit("buy", BUY, xid="down", deadline=0.5)
+    with pytest.raises(NothingHappened):  # nobody else can know the XID
+        await server(conninfos).submit("buy", BUY, deadline=0.5)
+    shop.assert_clean()
