@@ -309,6 +309,8 @@ mip_registry_ensure(void)
 	ListCell   *lc;
 
 	mip_require_preload();
+	/* a standby has no prepared transactions, only records of them */
+	PreventCommandDuringRecovery("pg_mip");
 	if (registry->rebuilt)
 		return;
 	found = find_prepared();

@@ -141,7 +141,6 @@ mip_begin(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 				 errmsg("mip.begin needs a transaction block"),
 				 errhint("Send BEGIN first.")));
-	PreventCommandDuringRecovery("mip.begin");
 	if (PG_ARGISNULL(2))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -180,7 +179,6 @@ require_no_block(const char *function)
 	mip_require_preload();
 	mip_require_top_level(function);
 	PreventInTransactionBlock(true, function);
-	PreventCommandDuringRecovery(function);
 	mip_registry_ensure();
 }
 

@@ -96,6 +96,12 @@ set_running(bool running)
 static void
 refuse_table(Relation rel, const char *what)
 {
+	if (mip_relation_is_mip(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("cannot %s unlogged table \"%s\" in a MIP transaction",
+						what, RelationGetRelationName(rel)),
+				 errdetail("A crash empties it, and leaves instances that were prepared before.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_NOT_USABLE),
 			 errmsg("cannot %s table \"%s\" in a MIP transaction",
@@ -104,6 +110,13 @@ refuse_table(Relation rel, const char *what)
 			 errhint("Let it opt in: SELECT mip.enable('%s').",
 					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 												RelationGetRelationName(rel)))));
+}
+
+static bool
+is_usable(Relation rel)
+{
+	return mip_relation_is_mip(rel) &&
+		rel->rd_rel->relpersistence != RELPERSISTENCE_UNLOGGED;
 }
 
 /* `rel` is open. Partitions may be reached by tuple routing at any time. */
@@ -117,7 +130,7 @@ check_opted_in(Relation rel, const char *what)
 		return;
 	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
 	{
-		if (!mip_relation_is_mip(rel))
+		if (!is_usable(rel))
 			refuse_table(rel, what);
 		return;
 	}
@@ -126,7 +139,7 @@ check_opted_in(Relation rel, const char *what)
 		Relation	part = table_open(lfirst_oid(lc), NoLock);
 
 		if (part->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
-			!mip_relation_is_mip(part))
+			!is_usable(part))
 			refuse_table(part, what);
 		table_close(part, NoLock);
 	}

@@ -174,6 +174,11 @@ check_may_end(const char *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s cannot be called inside a savepoint or an EXCEPTION block", function)));
+	if (GetUserId() != mip_mine.inst->owner)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s must be called by the role that called mip.begin", function),
+				 errhint("Undo SET ROLE or SET SESSION AUTHORIZATION first.")));
 	mip_check_doomed();
 }
 
