@@ -173,7 +173,8 @@ check_may_end(const char *function)
 	if (GetCurrentTransactionNestLevel() > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("%s cannot be called inside a savepoint or an EXCEPTION block", function)));
+				 errmsg("%s cannot be called inside a savepoint or an EXCEPTION block", function),
+				 errhint("Send RELEASE SAVEPOINT or ROLLBACK TO SAVEPOINT and RELEASE first.")));
 	if (GetUserId() != mip_mine.inst->owner)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
