@@ -1,0 +1,82 @@
+# kill -9 of the server with one and with two prepared siblings, before and
+# after a checkpoint; either of them may win afterwards.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use MipTest;
+use Test::More;
+
+my $node = mip_node('kill9');
+my $n = 0;
+
+sub survive
+{
+	my ($order, $winner, $checkpoint) = @_;
+	my $xid = 'kill9-' . ++$n;
+	my $name = sprintf('%s written in order %s, %s wins',
+		$checkpoint ? 'checkpoint,' : 'no checkpoint,',
+		join(' ', @$order), $winner || 'none');
+	my @all = sort @$order;
+
+	fill($node);
+	begin_prepared($node, $xid, @$order);
+	mip_sql($node, 'CHECKPOINT') if $checkpoint;
+	crash_server($node);
+	$node->start;
+
+	is(states($node, $xid), join(', ', map { "$_ prepared" } @all),
+		"$name: all are prepared again");
+	is(mip_sql($node, 'SELECT xinst FROM mip.in_doubt ORDER BY 1'),
+		join("\n", @all), "$name: all are in doubt");
+	is_rows($node, 0, "$name: before");
+
+	if ($winner)
+	{
+		mip_sql($node, "SELECT * FROM mip.commit('$xid', $winner)");
+		is( states($node, $xid),
+			join(', ',
+				map { "$_ " . ($_ == $winner ? 'committed' : 'aborted') } @all),
+			"$name: decided");
+	}
+	else
+	{
+		mip_sql($node, "SELECT * FROM mip.rollback('$xid', $_)") for @all;
+	}
+	is_decided($node, $name);
+	is_rows($node, $winner, $name);
+	is_sound($node, $name);
+	is_rows($node, $winner, "$name, after VACUUM FREEZE");
+	is(chunks($node), 11 * mip_sql($node, 'SELECT count(*) FROM b'),
+		"$name: no out-of-line value too many");
+	return;
+}
+
+for my $checkpoint (0, 1)
+{
+	survive([1], 1, $checkpoint);
+	survive([ 1, 2 ], 1, $checkpoint);
+	survive([ 1, 2 ], 2, $checkpoint);
+	survive([ 2, 1 ], 1, $checkpoint);
+	survive([ 2, 1 ], 2, $checkpoint);
+}
+survive([ 2, 1 ], 0, 1);
+survive([ 1, 3, 2 ], 2, 0);
+
+# A second crash, right after the decision, finds it.
+fill($node);
+begin_prepared($node, 'twice', 1, 2);
+crash_server($node);
+$node->start;
+mip_sql($node, "SELECT * FROM mip.commit('twice', 2)");
+crash_server($node);
+$node->start;
+is(states($node, 'twice'), '1 aborted, 2 committed', 'the decision is durable');
+is_decided($node, 'second crash');
+is_rows($node, 2, 'second crash');
+is_sound($node, 'second crash');
+
+$node->stop;
+done_testing();
