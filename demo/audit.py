@@ -1,0 +1,127 @@
+"""The independent auditor: opens a database of its own before the shop does, and asks audit.sql afterwards.
+
+    with Auditor(cluster, store=..., bank=...) as auditor:   # takes notes: stock, balances, carts
+        ...                                                   # the shop is open
+        auditor.hear(requests, answers)
+        findings = auditor.audit()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from .requests import Request
+
+ANSWERED = "every request was answered"
+DATABASE = "audit"
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check, and what it found wrong: (key, wrong)."""
+
+    check: str
+    wrong: list[tuple[str, str]]
+
+    def __str__(self) -> str:
+        if not self.wrong:
+            return f"ok     {self.check}"
+        more = f", and {len(self.wrong) - _SHOWN} more" if len(self.wrong) > _SHOWN else ""
+        shown = "; ".join(f"{key}: {wrong}" for key, wrong in self.wrong[:_SHOWN])
+        return f"WRONG  {self.check}: {shown}{more}"
+
+
+def checks() -> list[tuple[str, str]]:
+    """The title and the query of each check in audit.sql."""
+    parts = resources.files(__package__).joinpath("audit.sql").read_text().split("\n-- check: ")[1:]
+    return [(title, query) for title, _, query in (part.partition("\n") for part in parts)]
+
+
+class Auditor:
+    """`at`: a connection string to any database of the cluster where the auditor may make its own."""
+
+    def __init__(self, at: str, *, store: str, bank: str) -> None:
+        with psycopg.connect(at, autocommit=True) as conn:
+            conn.execute(f"CREATE DATABASE {DATABASE}")
+        self._conn: psycopg.Connection[Any] = psycopg.connect(at, dbname=DATABASE, autocommit=True)
+        self._conn.execute("CREATE EXTENSION postgres_fdw")
+        for name, conninfo in (("store", store), ("bank", bank)):
+            self._look_at(name, conninfo)
+        self._conn.execute(_NOTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._conn.close()
+
+    def _look_at(self, name: str, conninfo: str) -> None:
+        where = {key: str(value) for key, value in conninfo_to_dict(conninfo).items()}
+        user = where.pop("user")
+        where.pop("password", None)
+        where.pop("application_name", None)
+        options = sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(k), v) for k, v in where.items())
+        schema = sql.Identifier(name)
+        for statement in (
+            sql.SQL("CREATE SERVER {} FOREIGN DATA WRAPPER postgres_fdw OPTIONS ({})").format(schema, options),
+            sql.SQL("CREATE USER MAPPING FOR CURRENT_USER SERVER {} OPTIONS (user {})").format(schema, user),
+            sql.SQL("CREATE SCHEMA {}").format(schema),
+            sql.SQL("IMPORT FOREIGN SCHEMA public FROM SERVER {} INTO {}").format(schema, schema),
+            sql.SQL("IMPORT FOREIGN SCHEMA pg_catalog LIMIT TO (pg_prepared_xacts) FROM SERVER {} INTO {}").format(
+                schema, schema
+            ),
+        ):
+            self._conn.execute(statement)
+
+    def hear(self, requests: Iterable[Request], answers: Iterable[tuple[str, bytes]]) -> None:
+        """What customers asked, and every answer that any of them received (key, body)."""
+        with self._conn.cursor() as cursor:
+            with cursor.copy("COPY asked FROM STDIN") as copy:
+                for request in requests:
+                    copy.write_row((request.key, request.cart, request.customer))
+            with cursor.copy("COPY answered FROM STDIN") as copy:
+                for answer in answers:
+                    copy.write_row(answer)
+
+    def audit(self) -> list[Finding]:
+        """Every check with what it found."""
+        self._conn.execute("ANALYZE")
+        return [Finding(title, self._conn.execute(query.encode()).fetchall()) for title, query in checks()]
+
+
+def problems(findings: Sequence[Finding]) -> int:
+    return sum(len(finding.wrong) for finding in findings)
+
+
+_NOTES = b"""
+CREATE SCHEMA before;
+CREATE TABLE before.item AS SELECT i_id, i_cost, i_stock FROM store.item;
+CREATE TABLE before.orders AS SELECT o_id FROM store.orders;
+CREATE TABLE before.customer AS SELECT c_id, c_discount FROM store.customer;
+CREATE TABLE before.shopping_cart_line AS SELECT * FROM store.shopping_cart_line;
+CREATE TABLE before.account AS SELECT * FROM bank.account;
+
+CREATE TABLE asked (key text PRIMARY KEY, cart integer NOT NULL, customer integer NOT NULL);
+CREATE TABLE answered (key text NOT NULL, body bytea NOT NULL);
+CREATE INDEX ON answered (key);
+
+CREATE VIEW told AS
+SELECT DISTINCT ON (key) key, convert_from(body, 'UTF8')::jsonb AS answer FROM answered ORDER BY key;
+
+CREATE VIEW expected AS
+SELECT key, customer, sub_total + round(sub_total * 0.0825, 2) + 3 + lines AS total
+FROM asked JOIN before.customer ON c_id = customer,
+     LATERAL (SELECT round(sum(scl_qty * i_cost) * (1 - c_discount), 2) AS sub_total, count(*) AS lines
+              FROM before.shopping_cart_line JOIN before.item ON i_id = scl_i_id WHERE scl_sc_id = cart) AS total;
+"""
