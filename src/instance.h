@@ -10,6 +10,7 @@
 #define MIP_INSTANCE_H
 
 #include "family.h"
+#include "utils/array.h"
 
 /* How the current transaction is about to end. */
 typedef enum MipEnding

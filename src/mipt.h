@@ -10,7 +10,6 @@
 #define MIP_MIPT_H
 
 #include "instance.h"
-#include "utils/array.h"
 
 /* In the order of the labels of the type mip.state */
 typedef enum MipState
