@@ -170,7 +170,8 @@ mip_family_rollback(const char *xid, int64 loser)
 		mipt_raise_committed(entry);
 	if (entry->state == MIP_PREPARED)
 	{
-		if (mip_hand_over_begun(entry->links))
+		/* once another has committed, VACUUM may have had the base versions */
+		if (!mipt_committed(entries) && mip_hand_over_begun(entry->links))
 			ereport(ERROR,
 					(errcode(ERRCODE_MIP_NOT_USABLE),
 					 errmsg("instance " INT64_FORMAT " of family \"%s\" is being committed",
