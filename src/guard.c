@@ -202,16 +202,16 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 {
 	MemoryContext context = CurrentMemoryContext;
 
+	/* parallel workers know nothing of the overlay: run without them */
+	if (mip_in_transaction())
+	{
+		desc->already_executed = true;
+		MIP_EXECUTE_ONCE_OFF;
+	}
 	set_running(true);
 	depth++;
 	PG_TRY();
 	{
-		/* parallel workers know nothing of the overlay: run without them */
-		if (mip_in_transaction())
-		{
-			desc->already_executed = true;
-			MIP_EXECUTE_ONCE_OFF;
-		}
 		if (prev_executor_run)
 			prev_executor_run(MIP_EXECUTOR_RUN_PASS);
 		else
