@@ -54,11 +54,9 @@ typedef RelFileNode MipFileLocator;
 #if PG_VERSION_NUM >= 180000
 #define MIP_EXECUTOR_RUN_ARGS QueryDesc *desc, ScanDirection direction, uint64 count
 #define MIP_EXECUTOR_RUN_PASS desc, direction, count
-#define MIP_EXECUTE_ONCE_OFF ((void) 0)
 #else
 #define MIP_EXECUTOR_RUN_ARGS QueryDesc *desc, ScanDirection direction, uint64 count, bool execute_once
-#define MIP_EXECUTOR_RUN_PASS desc, direction, count, execute_once
-#define MIP_EXECUTE_ONCE_OFF (execute_once = false)
+#define MIP_EXECUTOR_RUN_PASS desc, direction, count, execute_once && !desc->already_executed
 #endif
 
 /*

@@ -204,10 +204,7 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 
 	/* parallel workers know nothing of the overlay: run without them */
 	if (mip_in_transaction())
-	{
 		desc->already_executed = true;
-		MIP_EXECUTE_ONCE_OFF;
-	}
 	set_running(true);
 	depth++;
 	PG_TRY();
