@@ -12,7 +12,7 @@ import psycopg
 from . import _mipt
 from ._branch import Branch, Instance, Lost, Prepared, Refused, Site, Vote
 from ._json import canonical, parse
-from ._pool import Connection, Pool, at_site
+from ._pool import Connection, Pool, at_site, cut
 from ._sqlstate import is_retryable
 from ._steps import Hook, Step, StepName, at_each_site, emit
 from .decision import Entry, highest
@@ -84,14 +84,18 @@ class Attempt:
 
         Never raises for what the handler, a site or the network does.
         """
+        # A cancelled statement asks the server to end it. If that does not answer either, the connection is cut.
+        timer = asyncio.get_running_loop().call_at(self._deadline + self._timeout, self._cut)
         try:
-            async with asyncio.timeout_at(self._deadline):
+            async with asyncio.timeout_at(self._deadline) as limit:
                 await self._connect()
                 text = await self._result_of(handler, request)
         except Exception as error:
             # Nothing has been prepared, and nothing will be: the transactions end with `close`.
-            cause = self._failure() or error
+            cause = TimeoutError("the deadline has passed") if limit.expired() else self._failure() or error
             return Ended({}, cause, is_retryable(cause))
+        finally:
+            timer.cancel()
         failure = self._failure()
         if failure is not None:
             return Ended({}, failure, is_retryable(failure))
@@ -133,6 +137,10 @@ class Attempt:
             return None
         result = await handler(Tx(self._instance, self._branches), parse(request)["request"])
         return canonical(result)
+
+    def _cut(self) -> None:
+        for branch in self._branches.values():
+            cut(branch.conn)
 
     def _failure(self) -> psycopg.Error | None:
         failures = [branch.failure for branch in self._branches.values()]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-__all__ = ["Connection", "Pool", "at_site", "cut_after"]
+__all__ = ["Connection", "Pool", "at_site", "cut", "cut_after"]
 
 T = TypeVar("T")
 
@@ -100,18 +100,19 @@ async def at_site(pool: Pool, work: Callable[[Connection], Awaitable[T]], conn: 
 
 @contextmanager
 def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
-    """Cut the connection if the block takes longer: what waits for its answer gets psycopg.OperationalError.
+    """Cut the connection if the block takes longer.
 
     Unlike a cancellation this asks nothing of the server, so it also ends a wait for one that has stopped talking.
     """
-    timer = asyncio.get_running_loop().call_later(seconds, _cut, conn)
+    timer = asyncio.get_running_loop().call_later(seconds, cut, conn)
     try:
         yield
     finally:
         timer.cancel()
 
 
-def _cut(conn: Connection) -> None:
+def cut(conn: Connection) -> None:
+    """End a connection without a word to the server: what waits for its answer gets psycopg.OperationalError."""
     if not conn.closed:
         with socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
             wire.shutdown(socket.SHUT_RDWR)

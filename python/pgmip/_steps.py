@@ -39,19 +39,15 @@ async def at_each_site(
 ) -> dict[str, T]:
     """What `work(site)` returns, per site; all at the same time or one after another.
 
-    A failure or a cancellation is raised only after everything that was started has ended.
+    The first failure cancels the others, and is raised after all of them have ended.
     """
     if not parallel:
         return {site: await work(site) for site in sites}
     tasks = {site: asyncio.create_task(work(site)) for site in sites}
     try:
-        if tasks:
-            await asyncio.wait(tasks.values())
+        await asyncio.gather(*tasks.values())
     finally:
         for task in tasks.values():
             task.cancel()
-        ended = await asyncio.gather(*tasks.values(), return_exceptions=True)
-    for error in ended:
-        if isinstance(error, BaseException):
-            raise error
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
     return {site: task.result() for site, task in tasks.items()}

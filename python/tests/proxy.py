@@ -39,7 +39,7 @@ class Fault:
 
 
 class Proxy:
-    """Listens on a free port of 127.0.0.1 and forwards to `port` there."""
+    """Listens on a free port of 127.0.0.1 and forwards to `port` there. Clients must not ask for SSL or GSS."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -49,6 +49,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
+        self.trips = 0
+        """Round trips so far: how often the server was ready for the next query."""
 
     def arm(self, fault: Fault) -> None:
         self._fault = fault
@@ -128,5 +130,6 @@ class Proxy:
                     await asyncio.Event().wait()
                 raise ConnectionAbortedError
             startup = False
+            self.trips += direction == "reply" and kind == b"Z"
             writer.write(kind + length + body)
             await writer.drain()

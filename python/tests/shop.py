@@ -14,8 +14,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
 from pgmip import App, Step, Tx
 from pgmip.testing import Cluster
 
@@ -72,8 +70,8 @@ class Shop:
     def conninfos(self, **ports: int) -> dict[str, str]:
         """How to reach the sites: directly, or through a proxy on the port given."""
         return {
-            site: make_conninfo(
-                **{**conninfo_to_dict(cluster.conninfo(tcp=True)), "port": ports.get(site, cluster.port)}
+            site: cluster.conninfo(
+                tcp=True, port=ports.get(site, cluster.port), sslmode="disable", gssencmode="disable"
             )
             for site, cluster in self.clusters.items()
         }
@@ -82,6 +80,9 @@ class Shop:
         return self.clusters[site].run_sql(sql)
 
     def reset(self) -> None:
+        for site in self.clusters:  # what a failed test may have left
+            for xid, xinst in self.sql(site, "SELECT xid, xinst FROM mip.in_doubt"):
+                self.sql(site, f"SELECT mip.rollback('{xid}', {xinst})")
         self.sql("store", f"DELETE FROM orders; DELETE FROM item; INSERT INTO item VALUES (1, {STOCK}), (2, 0)")
         self.sql("bank", f"DELETE FROM payment; DELETE FROM account; INSERT INTO account VALUES (1, {BALANCE})")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -86,26 +85,6 @@ async def test_steps(server: Server, shop: Shop, parallel: bool) -> None:
     assert {step.xinst for step in steps} == {result["xinst"]}
     if not parallel:
         assert (steps[2].site, steps[4].site) == ("store", "store")
-    shop.assert_clean()
-
-
-async def test_round_trips(server: Server, shop: Shop) -> None:
-    """begin and first statement share one trip; the sites are waited for at the same time."""
-    app = server()
-
-    @app.transaction(sites=("store", "bank"))
-    async def touch(tx: Tx, request: Any) -> None:
-        await tx.store.execute("UPDATE item SET stock = stock WHERE i_id = 1")
-
-    waits: Counter[str] = Counter()
-    await app.submit("touch", None)  # connect
-    wait = psycopg.AsyncConnection.wait
-
-    async def counting(self: psycopg.AsyncConnection[Any], *args: Any, **kwargs: Any) -> Any:
-        waits["all"] += 1
-        return await wait(self, *args, **kwargs)
-
-    assert await app.submit("touch", None) is None
     shop.assert_clean()
 
 
