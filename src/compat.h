@@ -12,6 +12,10 @@
 #error "pg_mip needs PostgreSQL 15 or later"
 #endif
 
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 /* The identity of a relation's file; WAL block references carry it. */
 #if PG_VERSION_NUM >= 160000
 typedef RelFileLocator MipFileLocator;

@@ -34,7 +34,11 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-/* How long mip_evict_doomed waits for losers to be gone, in milliseconds. */
+/*
+ * mip_evict_doomed: how long it lets losers answer a cancel before it ends
+ * their sessions, and how long it waits for them to be gone; milliseconds.
+ */
+#define CANCEL_PATIENCE_MS	200
 #define EVICT_PATIENCE_MS	1000
 
 typedef struct MipRegistry
@@ -559,12 +563,13 @@ mip_doom_one(const char *xid, int64 loser)
 
 /*
  * Signals the doomed instances of a family once; returns how many there are.
- * A statement that runs is cancelled; an idle transaction can only be ended
- * together with its session, else it would keep its locks for as long as its
- * client hangs.
+ * A statement that runs is cancelled, unless that is known not to help: it
+ * does not reach one that waits for its client (COPY, a result nobody reads).
+ * Such a session is ended, and so is one whose transaction is idle; else its
+ * locks would stay for as long as its client hangs.
  */
 static int
-signal_doomed(const char *xid)
+signal_doomed(const char *xid, bool may_cancel)
 {
 	MipFamily  *family;
 	int			n = 0;
@@ -578,7 +583,7 @@ signal_doomed(const char *xid)
 
 		if (MipInstanceIsPrepared(inst) || !inst->doomed || inst == mip_mine.inst)
 			continue;
-		(void) kill(inst->pid, inst->running ? SIGINT : SIGTERM);
+		(void) kill(inst->pid, may_cancel && inst->running ? SIGINT : SIGTERM);
 		n++;
 	}
 	LWLockRelease(registry->lock);
@@ -590,7 +595,9 @@ mip_evict_doomed(const char *xid)
 {
 	int			waited = 0;
 
-	for (int nap = 1; signal_doomed(xid) > 0 && waited < EVICT_PATIENCE_MS; nap *= 2)
+	for (int nap = 1;
+		 signal_doomed(xid, waited < CANCEL_PATIENCE_MS) > 0 && waited < EVICT_PATIENCE_MS;
+		 nap *= 2)
 	{
 		pg_usleep(nap * 1000L);
 		waited += nap;

@@ -51,7 +51,7 @@ mip_have_siblings(void)
 extern void mip_instance_init(void);
 
 /* Errors out with MP005 if a sibling has won. Cheap; call it often. */
-extern void mip_doomed_error(void) pg_attribute_noreturn();
+pg_noreturn extern void mip_doomed_error(void);
 static inline void
 mip_check_doomed(void)
 {

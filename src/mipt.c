@@ -163,7 +163,7 @@ read_entries(const char *xid)
 
 		if (entry == NULL && !MipInstanceIsPrepared(inst))
 			entries = lappend(entries, entry_of_active(inst));
-		else if (entry && !MipInstanceIsPrepared(inst))
+		else if (entry && entry->state == MIP_PREPARED && !MipInstanceIsPrepared(inst))
 			entry->state = MIP_ACTIVE;	/* on its way to being prepared */
 	}
 	list_sort(entries, compare_entries);

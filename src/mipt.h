@@ -58,6 +58,6 @@ extern int	mipt_delete(List *entries);
 
 /* The rules: may `xinst` prepare (one_phase: commit at once) beside these? */
 extern void mipt_check_may_end(List *entries, int64 xinst, bool one_phase);
-extern void mipt_raise_committed(const MiptEntry *entry) pg_attribute_noreturn();
+pg_noreturn extern void mipt_raise_committed(const MiptEntry *entry);
 
 #endif							/* MIP_MIPT_H */
