@@ -60,10 +60,16 @@ def _tell(console: Console, outcome: Outcome) -> None:
     """What the auditor says, and what the customers saw."""
     console.print(f"  the auditor, who knows nothing of {outcome.title}:")
     for finding in outcome.findings:
-        console.print(f"    {finding}", style="bold red" if finding in outcome.wrong else "")
+        if finding in outcome.wrong:
+            console.print(f"    WRONG  {finding}", style="bold red")
+        elif finding.wrong:
+            console.print(f"    open   {finding.check}: not {len(finding.wrong)} of them when the shop closed")
+        else:
+            console.print(f"    ok     {finding}")
     console.print(
         f"  To the customers: {outcome.answered:,} of {len(outcome.asked):,} orders answered while "
-        f"{len(outcome.kills)} servers died; half of them within {outcome.percentile(50)}, the slowest after {outcome.percentile(100)}."
+        f"{len(outcome.kills)} servers died;\n  half of them within {outcome.percentile(50)}, "
+        f"the slowest after {outcome.percentile(100)}."
     )
 
 

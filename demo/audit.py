@@ -1,14 +1,17 @@
 """The independent auditor: opens a database of its own before the shop does, and asks audit.sql afterwards.
 
-    with Auditor(cluster, store=..., bank=...) as auditor:   # takes notes: stock, balances, carts
-        ...                                                   # the shop is open
+    take_notes(at, store=..., bank=...)   # stock, balances, carts
+    ...                                   # the shop is open
+    with Auditor(at) as auditor:
         auditor.hear(requests, answers)
         findings = auditor.audit()
+
+`at` is a connection string to the cluster where the auditor has its database.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from types import TracebackType
@@ -34,10 +37,10 @@ class Finding:
 
     def __str__(self) -> str:
         if not self.wrong:
-            return f"ok     {self.check}"
+            return self.check
         more = f", and {len(self.wrong) - _SHOWN} more" if len(self.wrong) > _SHOWN else ""
         shown = "; ".join(f"{key}: {wrong}" for key, wrong in self.wrong[:_SHOWN])
-        return f"WRONG  {self.check}: {shown}{more}"
+        return f"{self.check}: {shown}{more}"
 
 
 def checks() -> list[tuple[str, str]]:
@@ -46,17 +49,37 @@ def checks() -> list[tuple[str, str]]:
     return [(title, query) for title, _, query in (part.partition("\n") for part in parts)]
 
 
-class Auditor:
-    """`at`: a connection string to any database of the cluster where the auditor may make its own."""
+def take_notes(at: str, *, store: str, bank: str) -> None:
+    """Make the auditor's database, with a view on both sites, and write down what there is before the shop opens."""
+    with psycopg.connect(at, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {DATABASE}")
+    with psycopg.connect(at, dbname=DATABASE, autocommit=True) as conn:
+        conn.execute("CREATE EXTENSION postgres_fdw")
+        _look_at(conn, "store", store)
+        _look_at(conn, "bank", bank)
+        conn.execute(_NOTES)
 
-    def __init__(self, at: str, *, store: str, bank: str) -> None:
-        with psycopg.connect(at, autocommit=True) as conn:
-            conn.execute(f"CREATE DATABASE {DATABASE}")
+
+def _look_at(conn: psycopg.Connection[Any], name: str, conninfo: str) -> None:
+    where = {key: str(value) for key, value in conninfo_to_dict(conninfo).items()}
+    user = where.pop("user")
+    options = sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(k), v) for k, v in where.items())
+    schema = sql.Identifier(name)
+    for statement in (
+        sql.SQL("CREATE SERVER {} FOREIGN DATA WRAPPER postgres_fdw OPTIONS ({})").format(schema, options),
+        sql.SQL("CREATE USER MAPPING FOR CURRENT_USER SERVER {} OPTIONS (user {})").format(schema, user),
+        sql.SQL("CREATE SCHEMA {}").format(schema),
+        sql.SQL("IMPORT FOREIGN SCHEMA public FROM SERVER {} INTO {}").format(schema, schema),
+        sql.SQL("IMPORT FOREIGN SCHEMA pg_catalog LIMIT TO (pg_prepared_xacts) FROM SERVER {} INTO {}").format(
+            schema, schema
+        ),
+    ):
+        conn.execute(statement)
+
+
+class Auditor:
+    def __init__(self, at: str) -> None:
         self._conn: psycopg.Connection[Any] = psycopg.connect(at, dbname=DATABASE, autocommit=True)
-        self._conn.execute("CREATE EXTENSION postgres_fdw")
-        for name, conninfo in (("store", store), ("bank", bank)):
-            self._look_at(name, conninfo)
-        self._conn.execute(_NOTES)
 
     def __enter__(self) -> Self:
         return self
@@ -65,24 +88,6 @@ class Auditor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._conn.close()
-
-    def _look_at(self, name: str, conninfo: str) -> None:
-        where = {key: str(value) for key, value in conninfo_to_dict(conninfo).items()}
-        user = where.pop("user")
-        where.pop("password", None)
-        where.pop("application_name", None)
-        options = sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(k), v) for k, v in where.items())
-        schema = sql.Identifier(name)
-        for statement in (
-            sql.SQL("CREATE SERVER {} FOREIGN DATA WRAPPER postgres_fdw OPTIONS ({})").format(schema, options),
-            sql.SQL("CREATE USER MAPPING FOR CURRENT_USER SERVER {} OPTIONS (user {})").format(schema, user),
-            sql.SQL("CREATE SCHEMA {}").format(schema),
-            sql.SQL("IMPORT FOREIGN SCHEMA public FROM SERVER {} INTO {}").format(schema, schema),
-            sql.SQL("IMPORT FOREIGN SCHEMA pg_catalog LIMIT TO (pg_prepared_xacts) FROM SERVER {} INTO {}").format(
-                schema, schema
-            ),
-        ):
-            self._conn.execute(statement)
 
     def hear(self, requests: Iterable[Request], answers: Iterable[tuple[str, bytes]]) -> None:
         """What customers asked, and every answer that any of them received (key, body)."""
@@ -98,10 +103,6 @@ class Auditor:
         """Every check with what it found."""
         self._conn.execute("ANALYZE")
         return [Finding(title, self._conn.execute(query.encode()).fetchall()) for title, query in checks()]
-
-
-def problems(findings: Sequence[Finding]) -> int:
-    return sum(len(finding.wrong) for finding in findings)
 
 
 _NOTES = b"""

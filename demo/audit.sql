@@ -78,12 +78,13 @@ FROM (SELECT key, key IN (SELECT o_key FROM store.orders) AS ordered,
 WHERE left_over <> CASE WHEN ordered THEN 0 ELSE put_in END;
 
 -- check: stock = initial - sold + restocked
-SELECT 'book ' || i_id AS key, now.i_stock || ' in stock, ' || before.i_stock || ' - ' || sold || ' + ' || came || ' expected' AS wrong
-FROM store.item AS now JOIN before.item AS before USING (i_id),
-     LATERAL (SELECT coalesce(sum(ol_qty), 0) AS sold FROM store.order_line
-              WHERE ol_i_id = i_id AND ol_o_id NOT IN (SELECT o_id FROM before.orders)) AS s,
-     LATERAL (SELECT coalesce(sum(r_qty), 0) AS came FROM store.restock WHERE r_i_id = i_id) AS r
-WHERE now.i_stock <> before.i_stock - sold + came;
+SELECT 'book ' || i_id AS key,
+       now.i_stock || ' in stock, not ' || before.i_stock || ' - ' || coalesce(sold, 0) || ' + ' || coalesce(came, 0) AS wrong
+FROM store.item AS now JOIN before.item AS before USING (i_id)
+     LEFT JOIN (SELECT ol_i_id AS i_id, sum(ol_qty) AS sold FROM store.order_line
+                WHERE ol_o_id NOT IN (SELECT o_id FROM before.orders) GROUP BY ol_i_id) AS s USING (i_id)
+     LEFT JOIN (SELECT r_i_id AS i_id, sum(r_qty) AS came FROM store.restock GROUP BY r_i_id) AS r USING (i_id)
+WHERE now.i_stock <> before.i_stock - coalesce(sold, 0) + coalesce(came, 0);
 
 -- check: the stock was filled up below 10, and only then
 SELECT 'book ' || i_id AS key, i_stock || ' in stock' AS wrong FROM store.item WHERE i_stock < 10
@@ -93,11 +94,12 @@ UNION ALL
 SELECT 'book ' || r_i_id, 'came in twice for order ' || r_o_id FROM store.restock GROUP BY r_i_id, r_o_id HAVING count(*) > 1;
 
 -- check: every account's balance is explained by its payments
-SELECT 'account ' || a_id AS key, now.a_balance || ' instead of ' || before.a_balance - paid + received AS wrong
-FROM bank.account AS now JOIN before.account AS before USING (a_id),
-     LATERAL (SELECT coalesce(sum(p_amount), 0) AS paid FROM bank.payment WHERE p_from = a_id) AS f,
-     LATERAL (SELECT coalesce(sum(p_amount), 0) AS received FROM bank.payment WHERE p_to = a_id) AS t
-WHERE now.a_balance <> before.a_balance - paid + received;
+SELECT 'account ' || a_id AS key,
+       now.a_balance || ' instead of ' || before.a_balance - coalesce(paid, 0) + coalesce(received, 0) AS wrong
+FROM bank.account AS now JOIN before.account AS before USING (a_id)
+     LEFT JOIN (SELECT p_from AS a_id, sum(p_amount) AS paid FROM bank.payment GROUP BY p_from) AS f USING (a_id)
+     LEFT JOIN (SELECT p_to AS a_id, sum(p_amount) AS received FROM bank.payment GROUP BY p_to) AS t USING (a_id)
+WHERE now.a_balance <> before.a_balance - coalesce(paid, 0) + coalesce(received, 0);
 
 -- check: no money was made or lost
 SELECT 'the bank' AS key, now.sum || ' instead of ' || before.sum AS wrong

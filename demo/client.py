@@ -61,12 +61,12 @@ class Clients:
     def retransmissions(self) -> int:
         return sum(max(0, asked.sent - 1) for asked in self.asked)
 
-    async def run(self, requests: list[Request], *, think: float = THINK) -> None:
+    async def run(self, requests: list[Request], *, sessions: int = SESSIONS, think: float = THINK) -> None:
         """Send them all, through so many sessions at a time."""
         queue = iter(requests)
-        async with asyncio.TaskGroup() as sessions:
-            for number in range(SESSIONS):
-                sessions.create_task(self._session(number, queue, think))
+        async with asyncio.TaskGroup() as group:
+            for number in range(sessions):
+                group.create_task(self._session(number, queue, think))
 
     async def settle(self, patience: float) -> None:
         """Wait for what may still be answered; then call it off."""

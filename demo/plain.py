@@ -22,6 +22,7 @@ from psycopg.rows import namedtuple_row
 
 Connection = psycopg.AsyncConnection[Any]
 Handler = Callable[["PlainTx", Any], Awaitable[Any]]
+OnStep = Callable[[str], object]
 
 IDEMPOTENCY = "CREATE TABLE idempotency (key text PRIMARY KEY, answer text)"
 KEY_SITE = "store"
@@ -57,7 +58,7 @@ class PlainTx:
 class Coordinator:
     """`on_step` is called with the names that pgmip gives its steps."""
 
-    def __init__(self, name: str, sites: dict[str, str], log: Path, on_step: Callable[[str], None]) -> None:
+    def __init__(self, name: str, sites: dict[str, str], log: Path, on_step: OnStep) -> None:
         self._name = name
         self._sites = sites
         self._idle: dict[str, list[Connection]] = {site: [] for site in sites}

@@ -17,7 +17,7 @@ from pgmip.testing import Cluster
 from rich.console import Console
 
 from . import load, plain, progress
-from .audit import Auditor
+from .audit import Auditor, take_notes
 from .client import Clients
 from .fleet import Fleet
 from .killer import Killer
@@ -45,7 +45,8 @@ def run(plan: Plan, console: Console) -> Outcome:
     with ExitStack() as stack:
         store, bank = (stack.enter_context(cluster) for cluster in _clusters(plan.mode))
         sites = {"store": store.conninfo("store"), "bank": bank.conninfo("bank")}
-        auditor = stack.enter_context(Auditor(store.conninfo(), store=sites["store"], bank=sites["bank"]))
+        take_notes(store.conninfo(), store=sites["store"], bank=sites["bank"])
+        auditor = stack.enter_context(Auditor(store.conninfo()))
         return asyncio.run(_open(plan, sites, auditor, console))
 
 
@@ -143,7 +144,7 @@ async def _ask_again(fleet: Fleet, before: Clients, console: Console) -> list[tu
     answered = [asked.request for asked in before.asked if asked.ended is not None]
     console.print(f"  asking all {len(answered):,} again, with the same keys")
     again = Clients(fleet)
-    await again.run(answered, think=0)
+    await again.run(answered, sessions=4, think=0)
     await again.settle(PATIENCE)
     await again.close()
     return again.answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ import pytest
 from pgmip.testing import Cluster
 
 from demo import load, plain
-from demo.audit import Auditor
+from demo.audit import DATABASE, Auditor, take_notes
 from demo.buy_confirm import buy_confirm
 from demo.plain import Coordinator
 from demo.requests import Request, requests
 
 ORDERS = 60
+Answers = list[tuple[str, bytes]]
 
 
 @dataclass
@@ -26,68 +27,75 @@ class Sites:
     store: Cluster
     bank: Cluster
 
+    def databases(self) -> list[tuple[Cluster, str]]:
+        return [(self.store, "store"), (self.bank, "bank"), (self.store, DATABASE)]
+
     @property
     def conninfos(self) -> dict[str, str]:
         return {"store": self.store.conninfo("store"), "bank": self.bank.conninfo("bank")}
 
-    def auditor(self) -> Auditor:
-        return Auditor(self.store.conninfo(), **self.conninfos)
-
 
 @pytest.fixture(scope="session")
-def templates() -> Iterator[Sites]:
-    """Two clusters; the databases `store` and `bank` are made anew for every test from loaded ones."""
+def sites() -> Iterator[Sites]:
     with Cluster("store", preload=()) as store, Cluster("bank", preload=()) as bank:
-        store.create_database("store_loaded")
-        bank.create_database("bank_loaded")
-        load.load_store(store.conninfo("store_loaded"), access_method="heap")
-        load.load_bank(bank.conninfo("bank_loaded"), access_method="heap")
-        store.run_sql(plain.IDEMPOTENCY, dbname="store_loaded")
+        store.create_database("store")
+        bank.create_database("bank")
+        load.load_store(store.conninfo("store"), access_method="heap")
+        load.load_bank(bank.conninfo("bank"), access_method="heap")
+        store.run_sql(plain.IDEMPOTENCY, dbname="store")
         yield Sites(store, bank)
 
 
-@pytest.fixture
-def sites(templates: Sites) -> Iterator[Sites]:
-    templates.store.run_sql("CREATE DATABASE store TEMPLATE store_loaded")
-    templates.bank.run_sql("CREATE DATABASE bank TEMPLATE bank_loaded")
-    yield templates
-    for cluster, name in ((templates.store, "store"), (templates.bank, "bank")):
-        for (gid,) in cluster.run_sql("SELECT gid FROM pg_prepared_xacts", dbname=name):
-            cluster.run_sql(f"ROLLBACK PREPARED '{gid}'", dbname=name)
-        cluster.run_sql(f"DROP DATABASE {name} WITH (FORCE)")
-    templates.store.run_sql("DROP DATABASE IF EXISTS audit WITH (FORCE)")
+@pytest.fixture(scope="session")
+def served(sites: Sites, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """The answers of a day that went well. Its databases are kept as templates."""
+    take_notes(sites.store.conninfo(), **sites.conninfos)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("demo.buy_confirm.GATEWAY_MEDIAN", 0.0)
+        answers = asyncio.run(_serve(sites.conninfos, tmp_path_factory.mktemp("log")))
+    for cluster, name in sites.databases():
+        cluster.run_sql(f"ALTER DATABASE {name} RENAME TO {name}_template")
+    return answers
+
+
+async def _serve(conninfos: dict[str, str], folder: Path) -> Answers:
+    handler: Any = buy_confirm
+    coordinator = Coordinator("test", conninfos, folder / "decisions", lambda point: None)
+    try:
+        return [
+            (request.key, (await coordinator.submit(handler, request.body, request.key)).encode())
+            for request in requests(ORDERS)
+        ]
+    finally:
+        await coordinator.close()
 
 
 @dataclass
 class Day:
-    """A day that went well; `auditor` has heard nothing yet."""
+    """What a test may spoil, before the auditor looks."""
 
     sites: Sites
-    auditor: Auditor
-    requests: list[Request]
-    answers: list[tuple[str, bytes]]
+    answers: Answers
+    requests: list[Request] = field(default_factory=lambda: requests(ORDERS))
 
-    def by_status(self, status: str) -> str:
-        """The key of a request with that answer."""
-        return next(key for key, body in self.answers if json.loads(body)["status"] == status)
+    def audit(self) -> set[str]:
+        """The checks that found something."""
+        with Auditor(self.sites.store.conninfo()) as auditor:
+            auditor.hear(self.requests, self.answers)
+            return {finding.check for finding in auditor.audit() if finding.wrong}
+
+    def ordered(self) -> str:
+        """The key of a request that went through."""
+        return next(key for key, body in self.answers if json.loads(body)["status"] == "ordered")
 
 
 @pytest.fixture
-def day(sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
-    monkeypatch.setattr("demo.buy_confirm.GATEWAY_MEDIAN", 0.0)
-    with sites.auditor() as auditor:
-        asked = requests()[:ORDERS]
-        yield Day(sites, auditor, asked, asyncio.run(_serve(sites.conninfos, asked, tmp_path)))
-
-
-async def _serve(conninfos: dict[str, str], asked: list[Request], folder: Path) -> list[tuple[str, bytes]]:
-    coordinator = Coordinator("test", conninfos, folder / "decisions", lambda point: None)
-
-    async def ask(request: Request) -> tuple[str, bytes]:
-        handler: Any = buy_confirm
-        return request.key, (await coordinator.submit(handler, request.body, request.key)).encode()
-
-    try:
-        return [await ask(request) for request in asked]
-    finally:
-        await coordinator.close()
+def day(sites: Sites, served: Answers) -> Iterator[Day]:
+    """The day, in databases of the test's own."""
+    for cluster, name in sites.databases():
+        cluster.run_sql(f"CREATE DATABASE {name} TEMPLATE {name}_template STRATEGY file_copy")
+    yield Day(sites, list(served))
+    for cluster, name in sites.databases():
+        for (gid,) in cluster.run_sql(f"SELECT gid FROM pg_prepared_xacts WHERE database = '{name}'"):
+            cluster.run_sql(f"ROLLBACK PREPARED '{gid}'", dbname=name)
+        cluster.run_sql(f"DROP DATABASE {name} WITH (FORCE)")

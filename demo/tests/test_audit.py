@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from demo.audit import ANSWERED, checks, problems
+from demo.audit import ANSWERED, checks
 
 from .conftest import Day
 
@@ -92,47 +92,41 @@ FAULTS: list[tuple[str, str, str]] = [
 ]  # fmt: skip
 
 
-def found(day: Day) -> set[str]:
-    day.auditor.hear(day.requests, day.answers)
-    return {finding.check for finding in day.auditor.audit() if finding.wrong}
-
-
 def test_a_good_day(day: Day) -> None:
-    day.auditor.hear(day.requests, day.answers * 2)
-    assert problems(day.auditor.audit()) == 0
+    day.answers *= 2
+    assert day.audit() == set()
 
 
 @pytest.mark.parametrize(("check", "site", "harm"), FAULTS)
 def test_harm_at_a_site(day: Day, check: str, site: str, harm: str) -> None:
     assert check in dict(checks())
     getattr(day.sites, site).run_sql(harm, dbname=site)
-    assert check in found(day)
+    assert check in day.audit()
 
 
 def test_request_without_answer(day: Day) -> None:
     day.answers.pop()
-    assert found(day) == {ANSWERED}
+    assert day.audit() == {ANSWERED}
 
 
 def test_two_answers(day: Day) -> None:
     key, body = day.answers[0]
     day.answers.append((key, body.replace(b": ", b":")))
-    assert found(day) == {"however often it was sent, a request got one and the same answer, byte for byte"}
+    assert day.audit() == {"however often it was sent, a request got one and the same answer, byte for byte"}
 
 
-def test_order_lost_after_the_answer(day: Day) -> None:
-    """As if both sites had rolled back what the customer was told."""
-    key = day.by_status("ordered")
-    day.answers = [
-        (one, body.replace(b'"order": ', b'"order": 9') if one == key else body) for one, body in day.answers
-    ]
-    assert found(day) == {'whoever was told "ordered" has exactly one order, with that number, total and date'}
+def test_told_another_order(day: Day) -> None:
+    """As if both sites had rolled back what the customer was told, and another attempt had gone through."""
+    key = day.ordered()
+    other = [body.replace(b'"order": ', b'"order": 9') for one, body in day.answers if one == key]
+    day.answers = [(one, other[0] if one == key else body) for one, body in day.answers]
+    assert day.audit() == {'whoever was told "ordered" has exactly one order, with that number, total and date'}
 
 
 def test_refused_but_charged(day: Day) -> None:
-    key = day.by_status("ordered")
+    key = day.ordered()
     day.answers = [(one, b'{"status": "declined"}' if one == key else body) for one, body in day.answers]
-    assert found(day) == {
+    assert day.audit() == {
         "whoever was refused has no order and no payment",
         "only those who cannot pay were refused",
     }
