@@ -36,6 +36,12 @@ typedef RelFileNode MipFileLocator;
 #define MIP_BITMAP_NEXT_TUPLE_PASS_TAIL
 #endif
 
+#if PG_VERSION_NUM >= 180000
+#define mip_conditional_xact_wait(xid) ConditionalXactLockTableWait(xid, false)
+#else
+#define mip_conditional_xact_wait(xid) ConditionalXactLockTableWait(xid)
+#endif
+
 /* What tuple_update tells the executor about indexes. */
 #if PG_VERSION_NUM >= 160000
 #define MipUpdateIndexes TU_UpdateIndexes

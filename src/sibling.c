@@ -310,7 +310,7 @@ wait_for_outsider(MipClaim *claim, TransactionId xid, bool shared,
 		mip_check_doomed();
 		return true;
 	}
-	if (ConditionalXactLockTableWait(xid))
+	if (mip_conditional_xact_wait(xid))
 		return true;
 	if (policy == LockWaitError)
 		not_available(claim->rel);
