@@ -83,6 +83,11 @@ typedef RelFileNode MipFileLocator;
 #else
 #define MIP_FORBID_SKIP_FETCH(state) ((void) 0)
 #endif
+#if PG_VERSION_NUM >= 170000 && PG_VERSION_NUM < 180000
+#define MIP_NEED_TUPLES SO_NEED_TUPLES
+#else
+#define MIP_NEED_TUPLES 0
+#endif
 
 #if PG_VERSION_NUM >= 160000
 #define mip_object_ownercheck_class(relid, roleid) \
