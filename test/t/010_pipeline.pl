@@ -1,0 +1,161 @@
+# Extended protocol and pipelines (pgbench speaks both): begin, writes, prepare
+# and commit in one message after another without waiting for an answer.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use MipTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = mip_node('pipeline');
+
+sub set_up
+{
+	mip_sql(
+		$node, q[
+		DROP TABLE IF EXISTS counter, log;
+		CREATE TABLE counter (id int PRIMARY KEY, v int) USING mip;
+		INSERT INTO counter VALUES (1, 0);
+		CREATE TABLE log (xid text PRIMARY KEY, k bigint) USING mip]);
+	return;
+}
+
+# Runs a pgbench script in 4 clients; returns (exit code, stderr).
+sub bench
+{
+	my ($mode, $script, $each) = @_;
+	my $file = $node->basedir . '/script.sql';
+	unlink $file;
+	append_to_file($file, $script);
+	my ($out, $err) = ('', '');
+	my $ok = IPC::Run::run(
+		[
+			'pgbench', '-n', '-M', $mode, '-c', 4, '-j', 2, '-t', $each, '-D',
+			'n=0', '-f', $file, $node->connstr('postgres')
+		],
+		'>', \$out, '2>', \$err);
+	note $out, $err;
+	return ($ok ? 0 : 1, $err);
+}
+
+my $step = 0;
+for my $mode ('simple', 'extended', 'prepared')
+{
+	for my $pipeline (0, 1)
+	{
+		next if $mode eq 'simple' && $pipeline;
+		my $name = $mode . ($pipeline ? ', pipeline' : '');
+		my ($start, $end) =
+		  $pipeline ? ("\\startpipeline\n", "\\endpipeline\n") : ('', '');
+		$step++;
+
+		# one instance a family, prepare and commit
+		set_up();
+		my ($rc, $err) = bench(
+			$mode, qq[
+\\set n :n + 1
+\\set x :client_id * 1000000 + :n
+$start
+BEGIN;
+SELECT mip.begin('single $step-' || :x::text, 1);
+UPDATE counter SET v = v + 1 WHERE id = 1;
+INSERT INTO log VALUES (:x::text, 1);
+SELECT * FROM mip.prepare('request', 'result');
+SELECT * FROM mip.commit('single $step-' || :x::text, 1);
+$end], 50);
+		is($rc, 0, "$name: one instance");
+		is(mip_sql($node, 'SELECT v, (SELECT count(*) FROM log) FROM counter'),
+			'200|200', "$name: one instance, rows");
+
+		# two of them on one connection; the second wins over an overlay
+		set_up();
+		($rc, $err) = bench(
+			$mode, qq[
+\\set n :n + 1
+\\set x :client_id * 1000000 + :n
+$start
+BEGIN;
+SELECT mip.begin('two $step-' || :x::text, 1);
+UPDATE counter SET v = v + 1 WHERE id = 1;
+INSERT INTO log VALUES (:x::text, 1);
+SELECT * FROM mip.prepare('request', 'result');
+BEGIN;
+SELECT mip.begin('two $step-' || :x::text, 2);
+UPDATE counter SET v = v + 1 WHERE id = 1;
+INSERT INTO log VALUES (:x::text, 2);
+SELECT * FROM mip.prepare('request', 'result');
+SELECT * FROM mip.commit('two $step-' || :x::text, 2);
+$end], 25);
+		is($rc, 0, "$name: two siblings");
+		is( mip_sql($node,
+				'SELECT v, (SELECT count(*) FROM log),'
+				  . ' (SELECT count(*) FROM log WHERE k = 2) FROM counter'),
+			'100|100|100',
+			"$name: two siblings, rows");
+
+		# one phase
+		set_up();
+		($rc, $err) = bench(
+			$mode, qq[
+\\set n :n + 1
+\\set x :client_id * 1000000 + :n
+$start
+BEGIN;
+SELECT mip.begin('one phase $step-' || :x::text, 1);
+UPDATE counter SET v = v + 1 WHERE id = 1;
+INSERT INTO log VALUES (:x::text, 1);
+SELECT * FROM mip.commit_one_phase('request', 'result');
+$end], 50);
+		is($rc, 0, "$name: one phase");
+		is(mip_sql($node, 'SELECT v, (SELECT count(*) FROM log) FROM counter'),
+			'200|200', "$name: one phase, rows");
+
+		# a statement fails: what follows in the pipeline is skipped
+		set_up();
+		($rc, $err) = bench(
+			$mode, qq[
+\\set n :n + 1
+\\set x :client_id * 1000000 + :n
+$start
+BEGIN;
+SELECT mip.begin('fails $step-' || :x::text, 1);
+INSERT INTO log VALUES (:x::text, 1);
+SELECT 1 / (1 - mod(:n, 2));
+SELECT * FROM mip.prepare('request', 'result');
+SELECT * FROM mip.commit('fails $step-' || :x::text, 1);
+$end], 1);
+		isnt($rc, 0, "$name: a failing statement");
+		like($err, qr/division by zero/, "$name: a failing statement, error");
+		is(mip_sql($node, 'SELECT count(*) FROM log'),
+			'0', "$name: a failing statement, rows");
+
+		# commit behind a statement of an implicit transaction
+		if ($pipeline)
+		{
+			mip_sql(
+				$node, qq[BEGIN; SELECT mip.begin('behind $step', 1);
+				INSERT INTO log VALUES ('behind', 1);
+				SELECT * FROM mip.prepare('', '')]);
+			($rc, $err) = bench(
+				$mode, qq[
+$start
+INSERT INTO log VALUES (:client_id::text, 0);
+SELECT * FROM mip.commit('behind $step', 1);
+$end], 1);
+			isnt($rc, 0, "$name: mip.commit behind another statement");
+			like($err, qr/cannot (?:run|be executed) (?:inside a transaction block|within a pipeline)/,
+				"$name: mip.commit behind another statement, error");
+			mip_sql($node, "SELECT * FROM mip.commit('behind $step', 1)");
+			is(mip_sql($node, 'SELECT xid FROM log'),
+				'behind', "$name: mip.commit behind another statement, rows");
+		}
+		is_decided($node, $name);
+	}
+}
+is_sound($node, 'pipelines');
+
+$node->stop;
+done_testing();
