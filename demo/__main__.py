@@ -69,7 +69,7 @@ def _tell(console: Console, outcome: Outcome) -> None:
     console.print(
         f"  To the customers: {outcome.answered:,} of {len(outcome.asked):,} orders answered while "
         f"{len(outcome.kills)} servers died;\n  half of them within {outcome.percentile(50)}, "
-        f"the slowest after {outcome.percentile(100)}."
+        f"the slowest after {outcome.percentile(100).replace('>', 'more than')}."
     )
 
 

@@ -55,6 +55,7 @@ def _panel(axes: Axes, outcome: Outcome) -> None:
             marker=marker, s=24, color=colour, label=words, zorder=3,
         )  # fmt: skip
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("latency (s)")
     axes.set_title(
         f"{outcome.title}: {outcome.answered:,} orders answered, {len(outcome.kills)} kills, "
