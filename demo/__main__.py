@@ -27,8 +27,8 @@ def main() -> int:
     asked = requests(options.requests)
     console.print(
         f"A bookstore and a bank: two PostgreSQL clusters of their own. {SESSIONS} customers at a time send "
-        f"{len(asked):,} orders\nto {SERVERS} app servers; one of these is killed with kill -9 about every "
-        f"{INTERVAL} seconds. A customer without an answer\nafter 150 ms, or cut off, sends the same order to another "
+        f"{len(asked):,} orders to {SERVERS} app servers; one of these is killed with kill -9 about every "
+        f"{INTERVAL} seconds. A customer without an answer after 150 ms, or cut off, sends the same order to another "
         "server."
     )
     outcomes = []
@@ -40,7 +40,7 @@ def main() -> int:
         (
             shop.Plan("plain", "plain two-phase commit", asked, options.plain_seconds, options.work / "plain"),
             f"plain two-phase commit: what a dead server left stays locked until its log is back, after "
-            f"{shop.RECOVERY_AFTER:.0f} s\n(a replacement serves at once; the shop closes after "
+            f"{shop.RECOVERY_AFTER:.0f} s (a replacement serves at once; the shop closes after "
             f"{options.plain_seconds:.0f} s, whoever still waits)",
         ),
     )[: 1 if options.only_mip else None]:

@@ -20,7 +20,7 @@ async def show(console: Console, total: int, state: Callable[[], tuple[int, str]
             await asyncio.sleep(PLAIN_INTERVAL)
             done, words = state()
             console.print(f"  {time.monotonic() - began:3.0f} s  {done:5,} of {total:,} done, {words}")
-    columns = (BarColumn(30), TextColumn("{task.completed:,.0f} of {task.total:,.0f} done, {task.fields[words]}"))
+    columns = (BarColumn(15), TextColumn("{task.completed:,.0f} of {task.total:,.0f} done, {task.fields[words]}"))
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=total, words="")
         try:
