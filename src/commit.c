@@ -24,6 +24,7 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
+#include "catalog/pg_authid_d.h"
 #include "commit.h"
 #include "handover.h"
 #include "miscadmin.h"
@@ -32,8 +33,8 @@
 #include "utils/memutils.h"
 
 /*
- * COMMIT PREPARED and ROLLBACK PREPARED insist on the preparing role itself;
- * here membership, which mipt_read has checked, is enough.
+ * COMMIT PREPARED and ROLLBACK PREPARED insist on the preparing role itself or
+ * a superuser; here membership, which mipt_read has checked, is enough.
  */
 static void
 finish(const char *xid, MiptEntry *entry, bool commit)
@@ -45,7 +46,7 @@ finish(const char *xid, MiptEntry *entry, bool commit)
 
 	mip_gid(gid, xid, entry->xinst);
 	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(entry->owner, context | SECURITY_LOCAL_USERID_CHANGE);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
 	FinishPreparedTransaction(gid, commit);
 	SetUserIdAndSecContext(user, context);
 	MemoryContextSwitchTo(old);

@@ -42,6 +42,20 @@ typedef RelFileNode MipFileLocator;
 #define mip_conditional_xact_wait(xid) ConditionalXactLockTableWait(xid)
 #endif
 
+/* Do two entries of the lock table belong to the same transaction? */
+#if PG_VERSION_NUM >= 170000
+#define mip_same_vxid(a, b) \
+	((a)->vxid.procNumber == (b)->vxid.procNumber && \
+	 (a)->vxid.localTransactionId == (b)->vxid.localTransactionId)
+#else
+#define mip_same_vxid(a, b) ((a)->backend == (b)->backend && (a)->lxid == (b)->lxid)
+#endif
+
+#if PG_VERSION_NUM < 160000
+#define list_member_xid(list, xid) list_member_oid(list, xid)
+#define lappend_xid(list, xid) lappend_oid(list, xid)
+#endif
+
 /* What tuple_update tells the executor about indexes. */
 #if PG_VERSION_NUM >= 160000
 #define MipUpdateIndexes TU_UpdateIndexes

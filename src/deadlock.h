@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * deadlock.h
- *	  Deadlocks that pass through a prepared sibling.
+ *	  Deadlocks that pass through a sibling.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,10 +10,9 @@
 
 #include "pg_mip.h"
 
-/*
- * Errors out with 40P01 if the transaction that we are about to wait for
- * waits, however indirectly, for a sibling of ours.
- */
-extern void mip_check_deadlock(TransactionId xid);
+/* Registers the background worker that looks for them. */
+extern void mip_deadlock_init(void);
+
+extern PGDLLEXPORT void mip_deadlock_main(Datum arg);
 
 #endif							/* MIP_DEADLOCK_H */

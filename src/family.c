@@ -47,6 +47,7 @@ typedef struct MipRegistry
 	bool		rebuilt;		/* prepared instances found after start-up? */
 	uint32		next_family_id;
 	int			free;			/* first free slot, or -1 */
+	volatile int deadlock_victim;	/* pid, or 0 */
 	int			nslots;
 	MipInstance slots[FLEXIBLE_ARRAY_MEMBER];
 } MipRegistry;
@@ -54,9 +55,8 @@ typedef struct MipRegistry
 static MipRegistry *registry;
 static HTAB *families;
 
-static bool lock_held;
-static LOCKTAG held_tag;
-static LOCKMODE held_mode;
+static bool ending_locked;
+static LOCKTAG ending_tag;
 
 static int
 registry_slots(void)
@@ -148,32 +148,55 @@ mip_gid_parse(const char *gid, Oid *dbid, char *xid, int64 *xinst)
 
 /* ---- the family lock ---- */
 
-void
-mip_family_lock(const char *xid, LOCKMODE mode)
+static LOCKTAG
+family_tag(const char *xid)
 {
 	uint64		hash = hash_bytes_extended((const unsigned char *) xid,
 										   strlen(xid), 0);
+	LOCKTAG		tag;
 
-	Assert(!lock_held);
 	/* offsets of tuples (see sibling.c) end far below 0xFFFF */
-	held_tag.locktag_field1 = MyDatabaseId;
-	held_tag.locktag_field2 = (uint32) (hash >> 32);
-	held_tag.locktag_field3 = (uint32) hash;
-	held_tag.locktag_field4 = 0xFFFF;
-	held_tag.locktag_type = LOCKTAG_USERLOCK;
-	held_tag.locktag_lockmethodid = DEFAULT_LOCKMETHOD;
-	held_mode = mode;
-	(void) LockAcquire(&held_tag, mode, true, false);
-	lock_held = true;
+	tag.locktag_field1 = MyDatabaseId;
+	tag.locktag_field2 = (uint32) (hash >> 32);
+	tag.locktag_field3 = (uint32) hash;
+	tag.locktag_field4 = 0xFFFF;
+	tag.locktag_type = LOCKTAG_USERLOCK;
+	tag.locktag_lockmethodid = DEFAULT_LOCKMETHOD;
+	return tag;
 }
 
 void
-mip_family_unlock(void)
+mip_family_lock(const char *xid, LOCKMODE mode)
 {
-	if (lock_held)
+	LOCKTAG		tag = family_tag(xid);
+
+	(void) LockAcquire(&tag, mode, false, false);
+}
+
+void
+mip_family_unlock(const char *xid, LOCKMODE mode)
+{
+	LOCKTAG		tag = family_tag(xid);
+
+	LockRelease(&tag, mode, false);
+}
+
+void
+mip_family_lock_ending(const char *xid)
+{
+	Assert(!ending_locked);
+	ending_tag = family_tag(xid);
+	(void) LockAcquire(&ending_tag, ExclusiveLock, true, false);
+	ending_locked = true;
+}
+
+void
+mip_family_unlock_ending(void)
+{
+	if (ending_locked)
 	{
-		lock_held = false;
-		LockRelease(&held_tag, held_mode, true);
+		ending_locked = false;
+		LockRelease(&ending_tag, ExclusiveLock, true);
 	}
 }
 
@@ -499,22 +522,25 @@ mip_family_transition(const char *xid, int64 forget_xinst)
 	LWLockRelease(registry->lock);
 }
 
-/*
- * Is this a (sub)transaction of a living sibling? Only in-progress ids need
- * to be asked about. False outside a MIP transaction.
- */
+static TransactionId
+topmost(TransactionId xid)
+{
+	/* what precedes every snapshot's xmin is not in progress */
+	if (!TransactionIdIsNormal(xid) || TransactionIdPrecedes(xid, TransactionXmin))
+		return InvalidTransactionId;
+	return SubTransGetTopmostTransaction(xid);
+}
+
+/* False outside a MIP transaction. */
 bool
 mip_xid_is_sibling(TransactionId xid)
 {
 	TransactionId top;
 	bool		result = false;
 
-	if (!mip_in_transaction() || !TransactionIdIsNormal(xid) ||
-		!mip_have_siblings())
+	if (!mip_in_transaction() || !mip_have_siblings())
 		return false;
-	if (TransactionIdPrecedes(xid, TransactionXmin))
-		return false;
-	top = SubTransGetTopmostTransaction(xid);
+	top = topmost(xid);
 	LWLockAcquire(registry->lock, LW_SHARED);
 	for (int slot = mip_mine.family->first; slot >= 0;
 		 slot = registry->slots[slot].next)
@@ -526,6 +552,73 @@ mip_xid_is_sibling(TransactionId xid)
 	}
 	LWLockRelease(registry->lock);
 	return result;
+}
+
+bool
+mip_xid_is_instance(TransactionId xid)
+{
+	TransactionId top = topmost(xid);
+	bool		result = false;
+
+	if (registry == NULL)
+		return false;
+	LWLockAcquire(registry->lock, LW_SHARED);
+	for (int slot = 0; slot < registry->nslots && !result; slot++)
+	{
+		MipInstance *inst = &registry->slots[slot];
+
+		result = inst->family && TransactionIdEquals(inst->xid, top);
+	}
+	LWLockRelease(registry->lock);
+	return result;
+}
+
+List *
+mip_waiters(void)
+{
+	List	   *waiters = NIL;
+
+	LWLockAcquire(registry->lock, LW_SHARED);
+	for (int slot = 0; slot < registry->nslots; slot++)
+	{
+		MipInstance *inst = &registry->slots[slot];
+		MipWaiter  *waiter;
+
+		if (inst->family == NULL || MipInstanceIsPrepared(inst) ||
+			inst->family->ninstances < 2)
+			continue;
+		waiter = palloc0(sizeof(MipWaiter));
+		waiter->pid = inst->pid;
+		for (int other = inst->family->first; other >= 0;
+			 other = registry->slots[other].next)
+		{
+			MipInstance *sibling = &registry->slots[other];
+
+			if (MipInstanceIsPrepared(sibling))
+				waiter->prepared = lappend_xid(waiter->prepared, sibling->xid);
+			else if (sibling != inst)
+				waiter->active = lappend_int(waiter->active, sibling->pid);
+		}
+		waiters = lappend(waiters, waiter);
+	}
+	LWLockRelease(registry->lock);
+	return waiters;
+}
+
+void
+mip_set_deadlock_victim(int pid)
+{
+	registry->deadlock_victim = pid;
+}
+
+/* True once for each time this backend was made the victim. */
+bool
+mip_is_deadlock_victim(void)
+{
+	if (registry == NULL || registry->deadlock_victim != MyProcPid)
+		return false;
+	registry->deadlock_victim = 0;
+	return true;
 }
 
 /* ---- losers ---- */

@@ -53,13 +53,19 @@ extern void mip_family_shmem_request(void);
 extern void mip_family_shmem_startup(void);
 
 /*
- * The family lock: a heavyweight lock on (database, XID). Exclusive for each
- * transition of the family, shared for a consistent reading of its MIPT.
- * Session-level so that it never stays with a prepared transaction; the
- * transaction callbacks in instance.c release what an error leaves behind.
+ * The family lock: a heavyweight lock on (database, XID). Shared for a
+ * consistent reading of the MIPT, exclusive for each transition.
+ *
+ * mip_family_lock takes it for the current transaction (mip.commit and its
+ * like, which run in one of their own, keep it to their end; readers give it
+ * back). An instance that ends must not leave it with the prepared
+ * transaction, so it takes it for the session; the transaction callbacks in
+ * instance.c release it on every path. Only one can be held so.
  */
 extern void mip_family_lock(const char *xid, LOCKMODE mode);
-extern void mip_family_unlock(void);
+extern void mip_family_unlock(const char *xid, LOCKMODE mode);
+extern void mip_family_lock_ending(const char *xid);
+extern void mip_family_unlock_ending(void);
 
 extern void mip_registry_ensure(void);
 
@@ -89,8 +95,25 @@ extern void mip_doom_one(const char *xid, int64 loser);
 /* Ends what doomed instances are doing; waits briefly for them to be gone. */
 extern void mip_evict_doomed(const char *xid);
 
-/* Is this (sub)transaction id a living sibling of my instance? */
+/*
+ * About a (sub)transaction in progress: is it a living sibling of my instance?
+ * Is it an instance at all, of any family?
+ */
 extern bool mip_xid_is_sibling(TransactionId xid);
+extern bool mip_xid_is_instance(TransactionId xid);
+
+/* An active instance that has siblings; deadlock.c looks after it. */
+typedef struct MipWaiter
+{
+	int			pid;
+	List	   *prepared;		/* transaction ids of prepared siblings */
+	List	   *active;			/* pids of active siblings */
+} MipWaiter;
+extern List *mip_waiters(void);
+
+/* One backend at a time can be told that its cancel means "deadlock". */
+extern void mip_set_deadlock_victim(int pid);
+extern bool mip_is_deadlock_victim(void);
 
 /* gid of an instance's prepared transaction */
 extern void mip_gid(char *gid, const char *xid, int64 xinst);

@@ -214,7 +214,7 @@ mip_instances(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	mip_family_lock(xid, ShareLock);
 	entries = mipt_read(xid);
-	mip_family_unlock();
+	mip_family_unlock(xid, ShareLock);
 	return return_entries(fcinfo, entries);
 }
 

@@ -56,17 +56,24 @@ mip_require_top_level(const char *function)
 
 /* ---- doomed instances and endings ---- */
 
-/* A loser that was cancelled by the winner reports why. */
+/* Losers are cancelled by the winner, and deadlocks are: say so. */
 static void
-doomed_not_cancelled(MemoryContext context)
+explain_cancel(MemoryContext context)
 {
-	if (mip_in_transaction() && mip_mine.inst->doomed &&
-		geterrcode() == ERRCODE_QUERY_CANCELED)
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
+	bool		doomed = mip_in_transaction() && mip_mine.inst->doomed;
+
+	if (geterrcode() != ERRCODE_QUERY_CANCELED ||
+		!(doomed || mip_is_deadlock_victim()))
+		return;
+	MemoryContextSwitchTo(context);
+	FlushErrorState();
+	if (doomed)
 		mip_doomed_error();
-	}
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected"),
+			 errdetail("This statement waited for an instance of a request, whose retry waits for this transaction."),
+			 errhint("Retry the transaction.")));
 }
 
 static void
@@ -217,7 +224,7 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 	PG_CATCH();
 	{
 		depth--;
-		doomed_not_cancelled(context);
+		explain_cancel(context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -243,7 +250,7 @@ mip_ExecutorFinish(QueryDesc *desc)
 	PG_CATCH();
 	{
 		depth--;
-		doomed_not_cancelled(context);
+		explain_cancel(context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -356,7 +363,7 @@ check_utility(Node *stmt)
 	}
 }
 
-/* ROLLBACK must always work. */
+/* ROLLBACK must work for a doomed instance, too. */
 static bool
 is_rollback(Node *stmt)
 {
@@ -377,7 +384,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 
 	if (IsA(stmt, TransactionStmt))
 		check_transaction_stmt((TransactionStmt *) stmt);
-	if (mip_in_transaction() && IsTransactionState() && !is_rollback(stmt))
+	if (mip_in_transaction() && IsTransactionState() &&
+		!(is_rollback(stmt) && mip_mine.ending == MIP_RUNNING))
 	{
 		check_may_execute();
 		check_utility(stmt);
@@ -396,7 +404,7 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	PG_CATCH();
 	{
 		depth -= deeper;
-		doomed_not_cancelled(memory);
+		explain_cancel(memory);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

@@ -157,7 +157,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	entries = mipt_read(xid);
 	check_entries(entries, xinst);
 	check_isolation(entries, xinst);
-	mip_family_unlock();
+	mip_family_unlock(xid, ShareLock);
 }
 
 /* ---- the function's step of an ending ---- */
@@ -180,6 +180,10 @@ check_may_end(const char *function)
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s must be called by the role that called mip.begin", function),
 				 errhint("Undo SET ROLE or SET SESSION AUTHORIZATION first.")));
+	if (mip_mine.ending != MIP_RUNNING)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("this transaction is being ended already")));
 	mip_check_doomed();
 }
 
@@ -195,7 +199,7 @@ begin_ending(MipEnding ending, text *request, text *result)
 	mip_family_lock(mip_mine.xid, ShareLock);
 	mip_mine.seen = mip_mine.family->transitions;
 	entries = mipt_read(mip_mine.xid);
-	mip_family_unlock();
+	mip_family_unlock(mip_mine.xid, ShareLock);
 	mipt_check_may_end(entries, mip_mine.xinst, one_phase);
 
 	old = MemoryContextSwitchTo(TopTransactionContext);
@@ -262,7 +266,7 @@ enter_row(bool one_phase)
 {
 	bytea	   *links;
 
-	mip_family_lock(mip_mine.xid, ExclusiveLock);
+	mip_family_lock_ending(mip_mine.xid);
 	mip_check_doomed();
 	if (mip_mine.family->transitions != mip_mine.seen)
 	{
@@ -329,7 +333,7 @@ xact_callback(XactEvent event, void *arg)
 				mip_mark_prepared(mip_mine.inst);
 				forget_mine();
 			}
-			mip_family_unlock();
+			mip_family_unlock_ending();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
@@ -340,7 +344,7 @@ xact_callback(XactEvent event, void *arg)
 				mip_unregister(mip_mine.inst);
 			}
 			forget_mine();
-			mip_family_unlock();
+			mip_family_unlock_ending();
 			break;
 		default:
 			break;

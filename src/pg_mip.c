@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "deadlock.h"
 #include "family.h"
 #include "fmgr.h"
 #include "guard.h"
@@ -89,4 +90,5 @@ _PG_init(void)
 	mip_wal_register();
 	mip_instance_init();
 	mip_guard_init();
+	mip_deadlock_init();
 }

@@ -26,7 +26,6 @@
 #include "access/heapam.h"
 #include "access/transam.h"
 #include "access/visibilitymap.h"
-#include "deadlock.h"
 #include "miscadmin.h"
 #include "sibling.h"
 #include "storage/bufmgr.h"
@@ -299,7 +298,6 @@ wait_for_outsider(MipClaim *claim, TransactionId xid, bool shared,
 	{
 		if (shared)
 			leave_queue(claim);
-		mip_check_deadlock(xid);
 		if (!shared && !claim->queued)
 		{
 			claim->queue_mode = queue_modes[claim->mode];
@@ -369,6 +367,41 @@ mip_release(MipClaim *claim)
 {
 	unlock_mutex(claim);
 	leave_queue(claim);
+}
+
+/* ---- for unique checks of outsiders ---- */
+
+/*
+ * An instance's overlay may have deleted this version, or changed its key,
+ * while the header shows no more than a lock. Whoever asks whether the key is
+ * taken has to wait for it, as for a delete of heap's. Returns the instance
+ * to wait for, if any; it may hold no more than that lock.
+ */
+TransactionId
+mip_pending_owner(Relation rel, ItemPointer tid)
+{
+	Header		header;
+	MultiXactMember *members = NULL;
+	TransactionId owner = InvalidTransactionId;
+	int			n;
+
+	if (!read_header(rel, tid, &header, false) ||
+		!HEAP_XMAX_IS_LOCKED_ONLY(header.infomask))
+		return owner;
+	n = xmax_members(header.xmax, header.infomask, header.infomask2, &members);
+	for (int i = 0; i < n; i++)
+	{
+		TransactionId xid = members[i].xid;
+
+		if (members[i].status == MultiXactStatusForUpdate &&
+			!TransactionIdIsCurrentTransactionId(xid) &&
+			TransactionIdIsInProgress(xid) &&
+			mip_xid_is_instance(xid) && !mip_xid_is_sibling(xid))
+			owner = xid;
+	}
+	if (members)
+		pfree(members);
+	return owner;
 }
 
 /* ---- joining ---- */

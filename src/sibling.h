@@ -55,6 +55,8 @@ extern void mip_release(MipClaim *claim);
  */
 extern bool mip_join(MipClaim *claim);
 
+extern TransactionId mip_pending_owner(Relation rel, ItemPointer tid);
+
 /* The infomask bits of a multixact of these members. */
 extern void mip_multixact_bits(const MultiXactMember *members, int n,
 							   uint16 *infomask, uint16 *infomask2);

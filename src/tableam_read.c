@@ -19,7 +19,7 @@
 #include "access/heapam.h"
 #include "access/relscan.h"
 #include "executor/tuptable.h"
-#include "overlay.h"
+#include "sibling.h"
 #include "tableam.h"
 
 /* Is there anything that these wrappers have to care for? */
@@ -97,6 +97,28 @@ dirty_pass_over(Snapshot snapshot)
 	return false;
 }
 
+/* Should the caller pass over what heap has found? */
+static bool
+pass_over(Relation rel, TupleTableSlot *slot, Snapshot snapshot)
+{
+	if (concerned())
+	{
+		mip_check_doomed();
+		if (hidden(rel, &slot->tts_tid, snapshot))
+			return true;
+	}
+	if (snapshot->snapshot_type == SNAPSHOT_DIRTY)
+	{
+		if (concerned() && dirty_pass_over(snapshot))
+			return true;
+		/* outsiders too: a version may be deleted in an overlay */
+		if (!TransactionIdIsValid(snapshot->xmin) &&
+			!TransactionIdIsValid(snapshot->xmax))
+			snapshot->xmax = mip_pending_owner(rel, &slot->tts_tid);
+	}
+	return false;
+}
+
 static bool
 mip_index_fetch_tuple(struct IndexFetchTableData *scan, ItemPointer tid,
 					  Snapshot snapshot, TupleTableSlot *slot,
@@ -104,19 +126,14 @@ mip_index_fetch_tuple(struct IndexFetchTableData *scan, ItemPointer tid,
 {
 	for (;;)
 	{
-		bool		found = mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
-														  call_again, all_dead);
-		bool		skip;
-
-		if (!concerned())
-			return found;
-		mip_check_doomed();
-		if (!found)
+		if (!mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
+										   call_again, all_dead))
+		{
+			if (concerned())
+				mip_check_doomed();
 			return false;
-		skip = hidden(scan->rel, &slot->tts_tid, snapshot);
-		if (!skip && snapshot->snapshot_type == SNAPSHOT_DIRTY)
-			skip = dirty_pass_over(snapshot);
-		if (!skip)
+		}
+		if (!pass_over(scan->rel, slot, snapshot))
 			return true;
 		/* dead to us is not dead to all */
 		if (all_dead)
