@@ -11,7 +11,7 @@ import pytest
 from proxy import Direction, Fault, Mode, Proxy
 from shop import SCHEMA, Shop
 
-from pgmip import App, Decided, NothingHappened, Tx, Unknown
+from pgmip import App, Decided, NothingHappened, Step, Tx, Unknown
 from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
@@ -128,6 +128,24 @@ async def test_a_site_goes_down_at_a_step(
         assert told is None
     result = await server().submit("buy", BUY, xid=xid)
     assert told in (None, result)
+    shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_a_lost_reply_to_prepare_is_not_rolled_back(shop: Shop, proxies: dict[str, Proxy], behind: App) -> None:
+    """Another server may have seen the instance complete by now, and be about to commit it."""
+    behind.parallel = False
+    xinsts = set()
+
+    def lose_the_next_reply(step: Step) -> None:
+        xinsts.add(step.xinst)
+        if step.name == "prepared-first-site":
+            proxies["bank"].arm(Fault(Mode.CUT, "reply", 0))
+
+    behind.on_step(lose_the_next_reply)
+    xid = new_xid()
+    result = await behind.submit("buy", BUY, xid=xid)
+    assert xinsts == {result["xinst"]}, "the first attempt was complete, and so the only one"
     shop.assert_once(xid, result)
     shop.assert_clean()
 
