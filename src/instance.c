@@ -26,6 +26,7 @@
 #include "sites.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 MipMine		mip_mine;
 
@@ -267,6 +268,7 @@ enter_row(bool one_phase)
 	bytea	   *links;
 
 	mip_family_lock_ending(mip_mine.xid);
+	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	mip_check_doomed();
 	if (mip_mine.family->transitions != mip_mine.seen)
 	{
@@ -290,6 +292,7 @@ enter_row(bool one_phase)
 		links = NULL;
 	}
 	mipt_insert_own(links);
+	PopActiveSnapshot();
 }
 
 static void

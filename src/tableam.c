@@ -50,6 +50,8 @@ heap_view(Relation rel)
 	view->rd_tableam = mip_heap();
 	view->rd_refcnt = 0;
 	view->rd_smgr = NULL;
+	view->pgstat_enabled = false;
+	view->pgstat_info = NULL;
 	return view;
 }
 
