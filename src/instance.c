@@ -25,6 +25,7 @@
 #include "overlay.h"
 #include "sites.h"
 #include "storage/lmgr.h"
+#include "tcop/pquery.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -188,6 +189,21 @@ check_may_end(const char *function)
 	mip_check_doomed();
 }
 
+/*
+ * Makes the server end the transaction before it tells the client that the
+ * command is complete. A simple query does so for its last statement (and may
+ * not be asked to after another one); the extended protocol has to be told.
+ */
+static void
+end_before_reply(void)
+{
+	bool		simple = ActivePortal && ActivePortal->name[0] == '\0' &&
+		!ActivePortal->visible;
+
+	if (!simple)
+		MyXactFlags |= XACT_FLAGS_NEEDIMMEDIATECOMMIT;
+}
+
 static List *
 begin_ending(MipEnding ending, text *request, text *result)
 {
@@ -219,9 +235,8 @@ begin_ending(MipEnding ending, text *request, text *result)
 		reply = lappend(reply, entry);
 	}
 
-	/* Execute the rest of the ending before the client hears of it. */
 	mip_mine.ending = ending;
-	MyXactFlags |= XACT_FLAGS_NEEDIMMEDIATECOMMIT;
+	end_before_reply();
 	return reply;
 }
 
