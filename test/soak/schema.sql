@@ -12,7 +12,7 @@ CREATE TABLE account (
 	note text
 );
 CREATE INDEX account_balance ON account (balance);
-INSERT INTO account SELECT i, 1000, '' FROM generate_series(1, 8) i;
+INSERT INTO account SELECT i, 1000, '' FROM generate_series(1, 16) i;
 
 -- stock sold through order lines; out-of-line texts
 CREATE TABLE item (

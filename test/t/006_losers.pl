@@ -272,6 +272,8 @@ sub gone
 	is_decided($node, 'one phase');
 	is_rows($node, 2, 'one phase');
 	is_sound($node, 'one phase');
+	is(chunks($node), 11 * mip_sql($node, 'SELECT count(*) FROM b'),
+		'one phase: no out-of-line value too many');
 }
 
 # ---- no stray cancel in the session's next transaction ----
