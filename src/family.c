@@ -674,7 +674,7 @@ signal_doomed(const char *xid, bool may_cancel)
 	{
 		MipInstance *inst = &registry->slots[slot];
 
-		if (MipInstanceIsPrepared(inst) || !inst->doomed || inst == mip_mine.inst)
+		if (MipInstanceIsPrepared(inst) || !inst->doomed || inst->at_lock)
 			continue;
 		(void) kill(inst->pid, may_cancel && inst->running ? SIGINT : SIGTERM);
 		n++;

@@ -44,6 +44,7 @@ typedef struct MipInstance
 	uint64		sites;			/* hash of the site set, 0 = unknown */
 	TimestampTz since;			/* begin */
 	volatile bool doomed;		/* a sibling has won: must not go on */
+	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
 	volatile bool running;		/* executes a statement right now */
 } MipInstance;
 

@@ -90,11 +90,14 @@ check_may_execute(void)
 	mip_check_doomed();
 }
 
-/* Tells the winner whether a cancel will reach us: see mip_evict_doomed. */
+/*
+ * Tells the winner whether a cancel will reach us: see mip_evict_doomed. An
+ * ending goes on after its statement, with deferred triggers.
+ */
 static void
 set_running(bool running)
 {
-	if (mip_in_transaction())
+	if (mip_in_transaction() && mip_mine.ending == MIP_RUNNING)
 		mip_mine.inst->running = running;
 }
 
@@ -273,6 +276,7 @@ mip_planner(Query *parse, const char *query, int cursor_options,
 	bool		saved = enable_indexonlyscan;
 	PlannedStmt *result;
 
+	set_running(true);
 	if (mip_overlay_exists())
 		enable_indexonlyscan = false;
 	PG_TRY();

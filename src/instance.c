@@ -282,6 +282,7 @@ enter_row(bool one_phase)
 {
 	bytea	   *links;
 
+	mip_mine.inst->at_lock = true;
 	mip_family_lock_ending(mip_mine.xid);
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	mip_check_doomed();
@@ -304,6 +305,7 @@ enter_row(bool one_phase)
 	if (one_phase)
 	{
 		mip_hand_over(links);
+		mip_remove_replaced_toast(links);
 		links = NULL;
 	}
 	mipt_insert_own(links);

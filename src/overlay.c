@@ -30,9 +30,9 @@ overlay_key(Relation rel, ItemPointer tid)
 {
 	MipOverlayKey key;
 
-	memset(&key, 0, sizeof(key));
 	key.relid = RelationGetRelid(rel);
-	key.tid = *tid;
+	key.block = ItemPointerGetBlockNumber(tid);
+	key.offset = ItemPointerGetOffsetNumber(tid);
 	return key;
 }
 

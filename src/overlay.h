@@ -28,10 +28,12 @@ typedef struct MipLink
 	uint32		flags;
 } MipLink;
 
+/* Hashed as bytes: no padding, please. */
 typedef struct MipOverlayKey
 {
 	Oid			relid;
-	ItemPointerData tid;
+	BlockNumber block;
+	uint32		offset;
 } MipOverlayKey;
 
 typedef struct MipOverlayEntry

@@ -469,65 +469,179 @@ running_members(const Header *header, LockTupleMode mode,
 	return kept;
 }
 
+/* A version under the exclusive buffer lock, with its map page pinned. */
+typedef struct Locked
+{
+	Buffer		buffer;
+	Buffer		vmbuffer;
+	Header		header;
+} Locked;
+
+static Locked
+lock_header(Relation rel, ItemPointer tid)
+{
+	Locked		locked = {.vmbuffer = InvalidBuffer};
+	BlockNumber block = ItemPointerGetBlockNumber(tid);
+	Page		page;
+	HeapTupleHeader htup;
+
+	visibilitymap_pin(rel, block, &locked.vmbuffer);
+	locked.buffer = ReadBuffer(rel, block);
+	LockBuffer(locked.buffer, BUFFER_LOCK_EXCLUSIVE);
+	page = BufferGetPage(locked.buffer);
+	htup = (HeapTupleHeader)
+		PageGetItem(page, PageGetItemId(page, ItemPointerGetOffsetNumber(tid)));
+	locked.header.xmin = HeapTupleHeaderGetXmin(htup);
+	locked.header.xmax = HeapTupleHeaderGetRawXmax(htup);
+	locked.header.infomask = htup->t_infomask;
+	locked.header.infomask2 = htup->t_infomask2;
+	return locked;
+}
+
+static void
+unlock_header(Locked *locked)
+{
+	UnlockReleaseBuffer(locked->buffer);
+	ReleaseBuffer(locked->vmbuffer);
+}
+
+static void
+set_members(Relation rel, ItemPointer tid, Locked *locked,
+			MultiXactMember *members, int n)
+{
+	MipXmaxChange change = {0};
+
+	change.offnum = ItemPointerGetOffsetNumber(tid);
+	change.xmax = MultiXactIdCreateFromMembers(n, members);
+	mip_multixact_bits(members, n, &change.infomask, &change.infomask2);
+	if (change.infomask & HEAP_XMAX_LOCK_ONLY)
+	{
+		/* as heap_lock_tuple: nobody's update is left */
+		change.flags = MIP_XMAX_SET_CTID | MIP_XMAX_CLEAR_HOT;
+		change.ctid = *tid;
+	}
+	mip_set_xmax(rel, locked->buffer, locked->vmbuffer, &change);
+}
+
 bool
 mip_join(MipClaim *claim)
 {
-	Relation	rel = claim->rel;
-	BlockNumber block = ItemPointerGetBlockNumber(&claim->tid);
 	TransactionId xid = GetCurrentTransactionId();
-	Buffer		vmbuffer = InvalidBuffer;
-	Buffer		buffer;
-	HeapTupleHeader htup;
-	Header		header;
+	Locked		locked = lock_header(claim->rel, &claim->tid);
 	MultiXactMember *members;
 	int			n;
 	bool		held,
 				updated;
 	TransactionId wait;
 	bool		shared;
-	MipXmaxChange change = {0};
-
-	visibilitymap_pin(rel, block, &vmbuffer);
-	buffer = ReadBuffer(rel, block);
-	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	htup = (HeapTupleHeader)
-		PageGetItem(BufferGetPage(buffer),
-					PageGetItemId(BufferGetPage(buffer),
-								  ItemPointerGetOffsetNumber(&claim->tid)));
-	header.xmin = HeapTupleHeaderGetXmin(htup);
-	header.xmax = HeapTupleHeaderGetRawXmax(htup);
-	header.infomask = htup->t_infomask;
-	header.infomask2 = htup->t_infomask2;
+	bool		valid;
 
 	/* An outsider may have come in since the claim was made. */
-	n = running_members(&header, claim->mode, &members, &held, &updated);
-	if (updated ||
-		classify(&header, claim->mode, &wait, &shared) == MIP_WAIT)
-	{
-		UnlockReleaseBuffer(buffer);
-		ReleaseBuffer(vmbuffer);
-		pfree(members);
-		mip_release(claim);
-		return false;
-	}
-	if (!held)
+	n = running_members(&locked.header, claim->mode, &members, &held, &updated);
+	valid = !updated &&
+		classify(&locked.header, claim->mode, &wait, &shared) != MIP_WAIT;
+	if (valid && !held)
 	{
 		members[n].xid = xid;
 		members[n].status = lock_statuses[claim->mode];
-		n++;
-		change.offnum = ItemPointerGetOffsetNumber(&claim->tid);
-		change.xmax = MultiXactIdCreateFromMembers(n, members);
-		mip_multixact_bits(members, n, &change.infomask, &change.infomask2);
-		if (change.infomask & HEAP_XMAX_LOCK_ONLY)
-		{
-			/* as heap_lock_tuple: nobody's update is left */
-			change.flags = MIP_XMAX_SET_CTID | MIP_XMAX_CLEAR_HOT;
-			change.ctid = claim->tid;
-		}
-		mip_set_xmax(rel, buffer, vmbuffer, &change);
+		set_members(claim->rel, &claim->tid, &locked, members, n + 1);
 	}
-	UnlockReleaseBuffer(buffer);
-	ReleaseBuffer(vmbuffer);
+	unlock_header(&locked);
 	pfree(members);
-	return true;
+	if (!valid)
+		mip_release(claim);
+	return valid;
+}
+
+/* ---- key share locks ---- */
+
+/*
+ * Among the running members of an updated version's xmax: a locker that is in
+ * the way of a key share lock. *spoilt: the header says that the key is
+ * changing although the update leaves it alone.
+ */
+static TransactionId
+key_locker(const Header *header, bool *spoilt)
+{
+	MultiXactMember *members = NULL;
+	TransactionId locker = InvalidTransactionId;
+	int			n = xmax_members(header->xmax, header->infomask,
+								 header->infomask2, &members);
+
+	*spoilt = false;
+	for (int i = 0; i < n; i++)
+	{
+		if (!TransactionIdIsInProgress(members[i].xid))
+			continue;
+		if (members[i].status == MultiXactStatusNoKeyUpdate)
+			*spoilt = true;
+		else if (members[i].status == MultiXactStatusForUpdate &&
+				 !TransactionIdIsCurrentTransactionId(members[i].xid))
+			locker = members[i].xid;
+	}
+	if (members)
+		pfree(members);
+	return locker;
+}
+
+/* Drops members that do not run any more, and with them the hint. */
+static void
+drop_dead_lockers(Relation rel, ItemPointer tid)
+{
+	Locked		locked;
+	MultiXactMember *members;
+	int			n;
+	bool		held,
+				updated,
+				spoilt;
+
+	MultiXactIdSetOldestMember();
+	locked = lock_header(rel, tid);
+	n = running_members(&locked.header, LockTupleKeyShare, &members, &held, &updated);
+	if (!updated && n > 0 && (locked.header.infomask & HEAP_XMAX_IS_MULTI) &&
+		!TransactionIdIsValid(key_locker(&locked.header, &spoilt)) && spoilt)
+		set_members(rel, tid, &locked, members, n);
+	unlock_header(&locked);
+	pfree(members);
+}
+
+/*
+ * heap never sees an update that leaves the key alone beside a FOR UPDATE
+ * locker, as a sibling's overlay makes one: it would wait for the locker and
+ * then, since the header still says that the key is changing, take the update,
+ * which is running, for finished. So wait for the locker here, and mend the
+ * header when it is gone.
+ */
+bool
+mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
+{
+	for (;;)
+	{
+		Header		header;
+		TransactionId locker;
+		bool		spoilt;
+
+		if (!read_header(rel, tid, &header, false) ||
+			(header.infomask & HEAP_XMAX_INVALID) ||
+			!(header.infomask & HEAP_XMAX_IS_MULTI) ||
+			HEAP_XMAX_IS_LOCKED_ONLY(header.infomask) ||
+			!(header.infomask2 & HEAP_KEYS_UPDATED))
+			return true;
+		locker = key_locker(&header, &spoilt);
+		if (!spoilt)
+			return true;
+		if (!TransactionIdIsValid(locker))
+		{
+			drop_dead_lockers(rel, tid);
+			return true;
+		}
+		if (policy == LockWaitBlock)
+			XactLockTableWait(locker, rel, tid, XLTW_Lock);
+		else if (!mip_conditional_xact_wait(locker))
+		{
+			if (policy == LockWaitError)
+				not_available(rel);
+			return false;
+		}
+	}
 }

@@ -55,6 +55,12 @@ extern void mip_release(MipClaim *claim);
  */
 extern bool mip_join(MipClaim *claim);
 
+/*
+ * To be called before heap's code takes a key share lock. False: somebody is
+ * in the way and the policy is to skip.
+ */
+extern bool mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy);
+
 extern TransactionId mip_pending_owner(Relation rel, ItemPointer tid);
 
 /* The infomask bits of a multixact of these members. */

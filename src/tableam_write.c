@@ -19,17 +19,23 @@
 #include "pgstat.h"
 #include "sibling.h"
 #include "storage/bufmgr.h"
+#include "storage/procarray.h"
 #include "tableam.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 /*
  * Logical decoding would see an overlay's UPDATE as an INSERT and lose its
- * DELETE.
+ * DELETE. Serializable isolation would miss the conflicts on the base version.
  */
 static void
-refuse_decoded(Relation rel)
+check_may_overlay(Relation rel)
 {
+	if (IsolationIsSerializable())
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not serialize access beside a sibling that uses the same row"),
+				 errhint("Retry the request as a new instance at REPEATABLE READ.")));
 	if (RelationIsLogicallyLogged(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
@@ -127,7 +133,7 @@ mip_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
 				strengthen_base(rel, tid);
 			return result;
 		}
-		refuse_decoded(rel);
+		check_may_overlay(rel);
 		if (crosscheck != InvalidSnapshot && !crosscheck_sees(rel, tid, crosscheck))
 		{
 			mip_release(&claim);
@@ -176,7 +182,7 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 			}
 			return result;
 		}
-		refuse_decoded(rel);
+		check_may_overlay(rel);
 		if (crosscheck != InvalidSnapshot && !crosscheck_sees(rel, &base, crosscheck))
 		{
 			mip_release(&claim);
@@ -194,7 +200,30 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	return TM_Ok;
 }
 
-/* Locks one version; never goes on to later ones. */
+/*
+ * Heap's lock of one version; never goes on to later ones. Only for key share
+ * locks something is to be done first: see mip_mend_key_share. If a header is
+ * spoilt again meanwhile, heap takes a running update for a finished one.
+ */
+static TM_Result
+lock_by_heap(Relation rel, ItemPointer tid, Snapshot snapshot,
+			 TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
+			 LockWaitPolicy policy, uint8 flags, TM_FailureData *tmfd)
+{
+	TM_Result	result;
+
+	flags &= ~TUPLE_LOCK_FLAG_FIND_LAST_VERSION;
+	do
+	{
+		if (mode == LockTupleKeyShare && !mip_mend_key_share(rel, tid, policy))
+			return TM_WouldBlock;
+		result = mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode,
+										policy, flags, tmfd);
+	} while (result == TM_Updated && TransactionIdIsInProgress(tmfd->xmax));
+	return result;
+}
+
+/* Locks one version in a MIP transaction. */
 static TM_Result
 lock_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 			 TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
@@ -203,15 +232,14 @@ lock_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 	MipClaim	claim;
 	TM_Result	result;
 
-	flags &= ~TUPLE_LOCK_FLAG_FIND_LAST_VERSION;
 	for (;;)
 	{
 		if (!mip_claim(&claim, rel, tid, mode, NULL, policy, XLTW_Lock))
 			return TM_WouldBlock;
 		if (claim.verdict == MIP_CLEAR)
 		{
-			result = mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode,
-											policy, flags, tmfd);
+			result = lock_by_heap(rel, tid, snapshot, slot, cid, mode, policy,
+								  flags, tmfd);
 			mip_release(&claim);
 			return result;
 		}
@@ -294,6 +322,24 @@ next_version(Relation rel, ItemPointer tid, CommandId cid, TM_FailureData *tmfd)
 	}
 }
 
+/* An outsider's lock. */
+static TM_Result
+lock_outside(Relation rel, ItemPointer tid, Snapshot snapshot,
+			 TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
+			 LockWaitPolicy policy, uint8 flags, TM_FailureData *tmfd)
+{
+	if (mode == LockTupleKeyShare)
+	{
+		TM_Result	result = lock_by_heap(rel, tid, snapshot, slot, cid, mode,
+										  policy, flags, tmfd);
+
+		if (result != TM_Updated || !(flags & TUPLE_LOCK_FLAG_FIND_LAST_VERSION))
+			return result;
+	}
+	return mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode, policy,
+								  flags, tmfd);
+}
+
 static TM_Result
 mip_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 			   TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
@@ -304,8 +350,8 @@ mip_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 	TM_Result	result;
 
 	if (!mip_in_transaction())
-		return mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode,
-									  policy, flags, tmfd);
+		return lock_outside(rel, tid, snapshot, slot, cid, mode, policy, flags,
+							tmfd);
 	tmfd->traversed = false;
 	if ((entry = mip_overlay_find(rel, tid)) != NULL)
 		return self_modified(entry, cid, tmfd);
