@@ -110,7 +110,8 @@ class Attempt:
         """End open transactions and give the connections back; `hard` closes them without asking the server."""
         try:
             if not hard:
-                await at_each_site(self._branches, lambda site: self._branches[site].rollback(self._timeout))
+                still_open = [site for site, branch in self._branches.items() if branch.end()]
+                await at_each_site(still_open, lambda site: self._branches[site].rollback(self._timeout))
         finally:
             for site, branch in self._branches.items():
                 await (branch.conn.close() if hard else self._pools[site].give(branch.conn))
@@ -125,12 +126,8 @@ class Attempt:
         for site in sorted(self._order):  # everybody in the same order, so that nobody waits in a circle
             await self._pools[site].reserve()
             self._reserved.append(site)
-
-        async def connect(site: str) -> None:
             conn = await self._pools[site].take()
             self._branches[site] = Branch(site, conn, self._instance, lambda site: self._emit("begun", site))
-
-        await at_each_site(self._order, connect)
 
     async def _result_of(self, handler: Handler | None, request: str | None) -> str | None:
         if handler is None or request is None:

@@ -115,11 +115,13 @@ class Branch:
         """Commit where this is the only site. Never raises for what the site or the network does."""
         return await self._end(_COMMIT_ONE_PHASE, State.COMMITTED, request, result, timeout)
 
+    def end(self) -> bool:
+        """Take no more statements. Whether a transaction is still open, and to be rolled back."""
+        self._over = True
+        return not self.conn.closed and self.conn.pgconn.transaction_status != TransactionStatus.IDLE
+
     async def rollback(self, timeout: float) -> None:
         """End an open transaction without effect; where that fails the connection is closed, which does it too."""
-        self._over = True
-        if self.conn.closed or self.conn.pgconn.transaction_status == TransactionStatus.IDLE:
-            return
         try:
             with cut_after(self.conn, timeout):
                 await self.conn.execute(b"ROLLBACK")

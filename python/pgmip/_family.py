@@ -118,7 +118,7 @@ class Family:
                 return ended
             cause = ended.error
             mipts = await self._read(cause)
-            winner = self._decide(mipts)
+            winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner)
             if not ended.retry:
@@ -164,7 +164,7 @@ class Family:
         settled = None
         try:
             ended = await attempt.run(handler, request)
-            winner = self._decide(ended.mipts) if ended.error is None else None
+            winner = self.decide(ended.mipts) if ended.error is None else None
             if winner is not None:
                 settled = await self.finish(winner, attempt)
         except BaseException:
@@ -179,14 +179,13 @@ class Family:
 
     async def _read(self, cause: BaseException | None) -> Mipts:
         mipts, _ = await read(self._pools, self._sites, self.xid, self._limits.step_timeout)
-        declared = {entry.sites for mipt in mipts.values() for entry in mipt or () if entry.sites}
-        if sqlstate(cause) == SITES_DIFFER or declared - {tuple(sorted(self._sites))}:
-            raise KeyReused(
-                f"the XID {self.xid!r} belongs to a request over other sites: {sorted(declared)}", xid=self.xid
-            ) from cause
+        declared = {frozenset(entry.sites) for mipt in mipts.values() for entry in mipt or () if entry.sites}
+        if sqlstate(cause) == SITES_DIFFER or declared - {frozenset(self._sites)}:
+            raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid) from cause
         return mipts
 
-    def _decide(self, mipts: Mipts) -> Winner | None:
+    def decide(self, mipts: Mipts) -> Winner | None:
+        """The winner, if these MIPTs have one."""
         try:
             return decide(mipts)
         except ProtocolViolation as violation:

@@ -41,7 +41,8 @@ async def at_each_site(
 
     The first failure cancels the others, and is raised after all of them have ended.
     """
-    if not parallel:
+    sites = tuple(sites)
+    if not parallel or len(sites) < 2:
         return {site: await work(site) for site in sites}
     tasks = {site: asyncio.create_task(work(site)) for site in sites}
     try:

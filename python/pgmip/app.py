@@ -27,7 +27,7 @@ from ._family import Family, Limits, read
 from ._json import canonical, parse
 from ._pool import Pool
 from ._steps import Hook, Step, StepName
-from .decision import Winner, decide
+from .decision import State, Winner, live
 from .exceptions import ProtocolViolation, Unknown
 from .xinst import new_xid
 
@@ -69,8 +69,9 @@ class App:
     ) -> None:
         """`sites`: name to conninfo. `pool_size`: how many transactions may run at a site at a time.
 
-        `deadline` (seconds) and `attempts` bound one submit. `step_timeout`: how long a site may take to connect, or
-        to answer a prepare, a commit or a look-up, before its connection counts as lost.
+        `deadline` (seconds) and `attempts` bound one submit; what is prepared by the deadline is still carried on.
+        `step_timeout`: how long a site may take to connect, or to answer a prepare, a commit or a look-up, before
+        its connection counts as lost.
 
         `parallel=False` prepares and commits the sites one after another, in the declared order, so that a process
         killed at `prepared-first-site` leaves exactly one of them prepared: for fault injection. The attribute of the
@@ -79,6 +80,7 @@ class App:
         if not sites:
             raise ValueError("an App needs at least one site")
         self.parallel = parallel
+        self._closed = False
         self._limits = Limits(deadline, attempts, step_timeout)
         self._pools = {site: Pool(site, conninfo, pool_size, step_timeout) for site, conninfo in sites.items()}
         self._transactions: dict[str, _Transaction] = {}
@@ -128,6 +130,7 @@ class App:
         for an unknown transaction and TypeError or ValueError for a request or an XID that cannot be one. When
         cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `resolve`.
         """
+        self._check_open()
         try:
             transaction = self._transactions[name]
         except KeyError:
@@ -152,24 +155,29 @@ class App:
 
         Cancelling runs an empty instance, which wins unless another one is complete by then; a later submit with this
         XID raises Cancelled. A request that is still being worked on is pre-empted: resolve what is old. `sites` are
-        those of the transaction; by default what the MIPTs say. Then None is returned where no site knows the XID.
+        those of the transaction; by default what the MIPTs say. Then None is returned where nothing is in
+        doubt because no site knows the XID, or knows more than instances that were aborted.
 
-        Raises Decided where a site could not be told, Unknown where the family could not be resolved.
+        Raises Decided where a site could not be told, Unknown where the family could not be resolved, and, before
+        anything has begun, ValueError where the family has sites that this App does not know.
         """
+        self._check_open()
         known = None if sites is None else self._known(sites)
         mipts, why = await read(self._pools, known or tuple(self._pools), _checked(xid), self._limits.step_timeout)
         entries = [(site, entry) for site, mipt in mipts.items() for entry in mipt or ()]
         if known is None:
-            declared = {entry.sites or (site,) for site, entry in entries}
+            declared = {frozenset(entry.sites or (site,)) for site, entry in entries if entry.state != State.ACTIVE}
             if len(declared) > 1:
-                raise ProtocolViolation(f"instances declare different sites: {sorted(declared)}", xid=xid)
+                raise ProtocolViolation("instances of the family declare different sites", xid=xid)
             if not declared:
                 if why is not None:
                     raise Unknown(f"not all sites could be asked: {why}", xid=xid) from why
+                if live(mipts):
+                    raise Unknown("the request is being worked on, and its sites are not known yet", xid=xid)
                 return None
-            known = self._known(declared.pop())
+            known = self._known(sorted(declared.pop()))
         family = self._family(xid, known, "read committed", limits=self._limits)
-        winner = decide({site: mipts[site] for site in known})
+        winner = family.decide({site: mipts[site] for site in known})
         if winner is not None:
             settled = await family.finish(winner)
         else:
@@ -190,7 +198,8 @@ class App:
         self._hooks.append(callback)
 
     async def close(self) -> None:
-        """Close the idle connections, and the others as they come back."""
+        """Close the idle connections, and the others as they come back. For good: nothing can be submitted after."""
+        self._closed = True
         for pool in self._pools.values():
             await pool.close()
 
@@ -208,6 +217,10 @@ class App:
         return Family(
             xid, sites, isolation, self._pools, self._hooks, limits=limits, parallel=self.parallel, alone=alone
         )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the App is closed")
 
     def _known(self, sites: Iterable[str]) -> tuple[str, ...]:
         if isinstance(sites, str):

@@ -389,6 +389,38 @@ async def test_resolve_of_what_nobody_knows(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
+async def test_resolve_of_what_is_being_worked_on(server: Server, shop: Shop) -> None:
+    working = server()
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    async def hang(step: Step) -> None:
+        if step.name == "begun" and not reached.is_set():
+            reached.set()
+            await release.wait()
+
+    working.on_step(hang)
+    task = asyncio.create_task(working.submit("buy", BUY, xid="working"))
+    await reached.wait()
+    app = server()
+    with pytest.raises(Unknown):
+        await app.resolve("working")
+    assert await app.resolve("working", sites=("bank", "store")) == Resolution(cancelled=True, result=None)
+    release.set()
+    with pytest.raises(Cancelled):
+        await task
+    shop.assert_never("working")
+    shop.assert_clean()
+
+
+async def test_a_closed_app(server: Server, shop: Shop) -> None:
+    app = server()
+    await app.close()
+    with pytest.raises(RuntimeError):
+        await app.submit("buy", BUY)
+    with pytest.raises(RuntimeError):
+        await app.resolve("x")
+
+
 async def test_a_site_that_is_down_from_the_start(server: Server, shop: Shop) -> None:
     conninfos = shop.conninfos(bank=1)
     with pytest.raises(Unknown):  # somebody else may have begun
