@@ -184,12 +184,23 @@ check_written_tables(PlannedStmt *stmt)
 
 /* ---- executor ---- */
 
-/* A bitmap scan must not count rows by the visibility map: see overlay.c. */
+/*
+ * No scan may take rows for visible by the visibility map: a version that the
+ * overlay has replaced can stand on an all-visible page. Bitmap scans can be
+ * told; index-only scans are not planned any more (mip_planner), but a plan
+ * may have been made before, and kept where ResetPlanCache does not reach.
+ */
 static bool
-forbid_skipped_fetches(PlanState *state, void *context)
+distrust_visibility_map(PlanState *state, void *context)
 {
 	MIP_FORBID_SKIP_FETCH(state);
-	return planstate_tree_walker(state, forbid_skipped_fetches, context);
+	if (IsA(state, IndexOnlyScanState) && mip_overlay_exists() &&
+		mip_relation_is_mip(((IndexOnlyScanState *) state)->ss.ss_currentRelation))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("a plan with an index-only scan cannot be used any more beside a sibling"),
+				 errhint("Retry the request as a new instance.")));
+	return planstate_tree_walker(state, distrust_visibility_map, context);
 }
 
 static void
@@ -204,7 +215,7 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 	else
 		standard_ExecutorStart(desc, eflags);
 	if (mip_in_transaction() && desc->planstate)
-		forbid_skipped_fetches(desc->planstate, NULL);
+		(void) distrust_visibility_map(desc->planstate, NULL);
 }
 
 static void
@@ -265,9 +276,8 @@ mip_ExecutorFinish(QueryDesc *desc)
 /* ---- planner ---- */
 
 /*
- * An index-only scan of an all-visible page would return a version that the
- * overlay has replaced. Plans made before the overlay's first entry have
- * been discarded (mip_overlay_add).
+ * No index-only scans beside siblings: see distrust_visibility_map. Plans in
+ * the plan cache are discarded with the overlay's first entry.
  */
 static PlannedStmt *
 mip_planner(Query *parse, const char *query, int cursor_options,
@@ -277,7 +287,7 @@ mip_planner(Query *parse, const char *query, int cursor_options,
 	PlannedStmt *result;
 
 	set_running(true);
-	if (mip_overlay_exists())
+	if (mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists()))
 		enable_indexonlyscan = false;
 	PG_TRY();
 	{

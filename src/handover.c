@@ -133,6 +133,15 @@ key_share_lockers(HeapTupleHeader htup, MultiXactMember **lockers)
 	return kept;
 }
 
+/* Not by a subtransaction that was rolled back. */
+static bool
+updated_again(HeapTupleHeader htup)
+{
+	return !(htup->t_infomask & HEAP_XMAX_INVALID) &&
+		!HEAP_XMAX_IS_LOCKED_ONLY(htup->t_infomask) &&
+		TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(htup));
+}
+
 /*
  * Enters lockers in a later version of the row; *next is the version after it
  * if the winner has updated it again.
@@ -147,8 +156,7 @@ add_lockers(Relation rel, ItemPointer tid, const MultiXactMember *lockers, int n
 	int			nheld = key_share_lockers(htup, &held);
 	MultiXactMember *members = palloc(sizeof(MultiXactMember) * (n + nheld + 1));
 	MipXmaxChange change = {0};
-	bool		updated = !(htup->t_infomask & HEAP_XMAX_INVALID) &&
-		!HEAP_XMAX_IS_LOCKED_ONLY(htup->t_infomask);
+	bool		updated = updated_again(htup);
 	int			count = 0;
 
 	*more = updated && !ItemPointerEquals(tid, &htup->t_ctid) &&
@@ -173,6 +181,11 @@ add_lockers(Relation rel, ItemPointer tid, const MultiXactMember *lockers, int n
 			members[count].xid = HeapTupleHeaderGetUpdateXid(htup);
 			members[count++].status = (htup->t_infomask2 & HEAP_KEYS_UPDATED) ?
 				MultiXactStatusUpdate : MultiXactStatusNoKeyUpdate;
+		}
+		else
+		{
+			change.flags = MIP_XMAX_SET_CTID | MIP_XMAX_CLEAR_HOT;
+			change.ctid = *tid;
 		}
 		change.offnum = ItemPointerGetOffsetNumber(tid);
 		change.xmax = MultiXactIdCreateFromMembers(count, members);
