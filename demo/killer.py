@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from . import faults
 from .fleet import Fleet, Life
+from .generate import SEED
 
 INTERVAL = 0.85  # seconds between kills, on average
 PATIENCE = 1.5  # how long to wait for a server to come by an armed point
@@ -24,10 +25,10 @@ class Kill:
 
 
 class Killer:
-    def __init__(self, fleet: Fleet, seed: str) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self.kills: list[Kill] = []
         self._fleet = fleet
-        self._rng = random.Random(seed)
+        self._rng = random.Random(SEED)
         self._points = itertools.cycle(point for named in faults.POINTS for point in ("at random", named))
 
     async def run(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import multiprocessing
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -60,7 +62,15 @@ def serve(config: Config) -> None:
     options = uvicorn.Config(
         application, host="127.0.0.1", port=config.port, access_log=False, log_config=None, lifespan="auto"
     )
-    asyncio.run(uvicorn.Server(options).serve())
+    asyncio.run(_serve(uvicorn.Server(options)))
+
+
+async def _serve(server: uvicorn.Server) -> None:
+    """Until somebody kills it, or the demo itself is gone."""
+    demo = multiprocessing.parent_process()
+    if demo is not None:
+        asyncio.get_running_loop().add_reader(demo.sentinel, os._exit, 1)
+    await server.serve()
 
 
 def _mip(config: Config, sites: dict[str, str]) -> Any:

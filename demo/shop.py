@@ -75,7 +75,7 @@ async def _open(plan: Plan, sites: dict[str, str], auditor: Auditor, console: Co
         await plain.recover(config.name, sites, config.decisions)
 
     async with Fleet(plan.mode, sites, plan.folder, recover if plan.mode == "plain" else None) as fleet:
-        clients, killer, monitor = Clients(fleet), Killer(fleet, plan.mode), Monitor(fleet)
+        clients, killer, monitor = Clients(fleet), Killer(fleet), Monitor(fleet)
 
         def state() -> tuple[int, str]:
             return clients.answered, (
