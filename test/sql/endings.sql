@@ -1,0 +1,300 @@
+-- Where a MIP transaction may begin and end, and how else it cannot.
+\set code '\\echo SQLSTATE :SQLSTATE'
+CREATE TABLE t (id int PRIMARY KEY, v int) USING mip;
+INSERT INTO t VALUES (1, 0), (2, 0);
+
+-- mip.begin: in a block, before the first change, once, not in a savepoint
+SELECT mip.begin('e1', 1);
+:code
+SELECT mip.begin('e1', 1)\; SELECT 1;
+:code
+BEGIN;
+INSERT INTO t VALUES (3, 0);
+SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
+BEGIN;
+SELECT * FROM t WHERE id = 1 FOR UPDATE;
+SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
+BEGIN;
+SAVEPOINT a;
+SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
+BEGIN;
+DO $$ BEGIN PERFORM mip.begin('e1', 1); END $$;
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e1', 1);
+SELECT mip.begin('e1', 2);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e1', 1);
+SELECT mip.begin('e2', 1);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e' || i, 1) FROM generate_series(1, 2) i;
+:code
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
+-- reads before it are fine
+BEGIN;
+SELECT count(*) FROM t;
+SELECT mip.begin('e1', 1);
+ROLLBACK;
+BEGIN; SELECT mip.begin('e1', 1); ROLLBACK;
+SELECT * FROM mip.instances('e1');
+
+-- mip.prepare and mip.commit_one_phase outside a MIP transaction
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+SELECT * FROM mip.commit_one_phase(NULL, NULL);
+:code
+BEGIN;
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+ROLLBACK;
+
+-- in a savepoint, a function, DO, with EXCEPTION
+BEGIN;
+SELECT mip.begin('e3', 1);
+SAVEPOINT a;
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+ROLLBACK TO a;
+RELEASE a;
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+SELECT xinst, state FROM mip.rollback('e3', 1);
+BEGIN;
+SELECT mip.begin('e4', 1);
+DO $$ BEGIN PERFORM mip.prepare(NULL, NULL); END $$;
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e4', 1);
+DO $$ BEGIN PERFORM mip.prepare(NULL, NULL); EXCEPTION WHEN OTHERS THEN RAISE NOTICE '%', SQLERRM; END $$;
+SELECT xinst, state FROM mip.instances('e4');
+ROLLBACK;
+CREATE FUNCTION do_prepare() RETURNS SETOF mip.instance LANGUAGE sql VOLATILE AS $$ SELECT * FROM mip.prepare(NULL, NULL) $$;
+CREATE FUNCTION do_one_phase() RETURNS SETOF mip.instance LANGUAGE plpgsql AS $$ BEGIN RETURN QUERY SELECT * FROM mip.commit_one_phase(NULL, NULL); END $$;
+BEGIN;
+SELECT mip.begin('e4', 1);
+SELECT * FROM do_one_phase();
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e4', 1);
+SELECT xinst, state FROM do_prepare();
+:code
+ROLLBACK;
+SELECT * FROM mip.instances('e4');
+DROP FUNCTION do_prepare, do_one_phase;
+DO $$ BEGIN PERFORM mip.commit('e4', 1); END $$;
+:code
+DO $$ BEGIN PERFORM mip.rollback('e4', 1); END $$;
+:code
+DO $$ BEGIN PERFORM mip.forget('e4'); END $$;
+:code
+BEGIN; SELECT * FROM mip.commit('e4', 1);
+:code
+ROLLBACK;
+BEGIN; SELECT * FROM mip.rollback('e4', 1);
+:code
+ROLLBACK;
+BEGIN; SELECT mip.forget('e4');
+:code
+ROLLBACK;
+SELECT * FROM mip.rollback('e4', 1)\; SELECT 1;
+:code
+
+-- in a failed transaction: refused, and nothing is prepared
+BEGIN;
+SELECT mip.begin('e5', 1);
+SELECT 1 / 0;
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+COMMIT;
+SELECT * FROM mip.instances('e5');
+
+-- COMMIT and PREPARE TRANSACTION do not end it
+BEGIN;
+SELECT mip.begin('e6', 1);
+INSERT INTO t VALUES (6, 6);
+COMMIT;
+:code
+BEGIN;
+SELECT mip.begin('e6', 1);
+PREPARE TRANSACTION 'raw';
+:code
+BEGIN;
+SELECT mip.begin('e6', 1);
+PREPARE TRANSACTION 'mip:1:1:e6';
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e6', 1);
+COMMIT AND CHAIN;
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e6', 1);
+ROLLBACK AND CHAIN;
+SELECT mip.begin('e6', 1);
+ROLLBACK;
+SELECT * FROM mip.instances('e6');
+-- raw two-phase statements on instances
+BEGIN;
+SELECT mip.begin('e7', 1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+SELECT gid = format('mip:%s:1:e7', (SELECT oid FROM pg_database WHERE datname = current_database())) AS gid FROM pg_prepared_xacts;
+\set VERBOSITY sqlstate
+SELECT format('COMMIT PREPARED %L', gid) AS commit, format('ROLLBACK PREPARED %L', gid) AS rollback FROM pg_prepared_xacts \gset
+:commit;
+:rollback;
+\set VERBOSITY default
+COMMIT PREPARED 'mip:0:1:x';
+:code
+BEGIN; PREPARE TRANSACTION 'mip:0:1:x';
+:code
+ROLLBACK;
+SELECT xinst, state FROM mip.rollback('e7', 1);
+-- other prepared transactions are none of our business
+BEGIN; INSERT INTO t VALUES (7, 7); PREPARE TRANSACTION 'other';
+COMMIT PREPARED 'other';
+
+-- a statement after it in the same message would join the transaction
+BEGIN;
+SELECT mip.begin('e8', 1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL)\; INSERT INTO t VALUES (8, 8);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e8', 1);
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL)\; SELECT 1;
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e8', 1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL)\; SAVEPOINT a;
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e8', 1);
+SELECT 1 FROM mip.prepare(NULL, NULL), mip.prepare(NULL, NULL) AS again;
+:code
+ROLLBACK;
+SELECT * FROM mip.instances('e8');
+-- a trailing COMMIT
+BEGIN;
+SELECT mip.begin('e9', 1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL)\; COMMIT;
+:code
+ROLLBACK;
+-- the whole transaction in one message
+BEGIN\; SELECT mip.begin('e10', 1)\; UPDATE t SET v = 10 WHERE id = 1\; SELECT xinst, state FROM mip.prepare(NULL, NULL);
+SELECT xinst, state FROM mip.commit('e10', 1);
+SELECT * FROM t ORDER BY id;
+
+-- forms of the statement
+BEGIN;
+SELECT mip.begin('e11', 1);
+SELECT * FROM mip.prepare(NULL, NULL) LIMIT 0;
+SELECT state FROM mip.instances('e11');
+ROLLBACK;
+SELECT xinst, state FROM mip.rollback('e11', 1);
+BEGIN;
+SELECT mip.begin('e12', 1);
+PREPARE ending(text) AS SELECT xinst, state, result FROM mip.prepare('q', $1);
+EXECUTE ending('r');
+SELECT xinst, state, result FROM mip.commit('e12', 1);
+BEGIN;
+SELECT mip.begin('e12b', 1);
+EXECUTE ending('s');
+DEALLOCATE ending;
+SELECT xinst, state FROM mip.rollback('e12b', 1);
+BEGIN;
+SELECT mip.begin('e13', 1);
+EXPLAIN (COSTS OFF) SELECT * FROM mip.prepare(NULL, NULL);
+SELECT state FROM mip.instances('e13');
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e13', 1);
+EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) SELECT * FROM mip.prepare(NULL, NULL);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e13', 1);
+CREATE TABLE ctas AS SELECT * FROM mip.prepare(NULL, NULL);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e13', 1);
+DECLARE cur CURSOR FOR SELECT xinst, state FROM mip.prepare(NULL, NULL);
+FETCH ALL FROM cur;
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e13', 1);
+COPY (SELECT xinst, state FROM mip.prepare(NULL, NULL)) TO STDOUT;
+ROLLBACK;
+SELECT * FROM mip.instances('e13');
+SELECT count(*) FROM pg_prepared_xacts;
+
+-- what PREPARE cannot do: temporary tables, NOTIFY, cursors WITH HOLD
+CREATE TEMP TABLE tmp (i int);
+BEGIN;
+SELECT mip.begin('e14', 1);
+INSERT INTO tmp VALUES (1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+:code
+ROLLBACK;
+SELECT * FROM mip.instances('e14');
+-- they can be committed in one phase
+BEGIN;
+SELECT mip.begin('e15', 1);
+INSERT INTO tmp VALUES (1);
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+TABLE tmp;
+DROP TABLE tmp;
+
+-- deferred constraints are checked as part of it
+CREATE TABLE d (id int UNIQUE DEFERRABLE INITIALLY DEFERRED, p int REFERENCES t DEFERRABLE INITIALLY DEFERRED) USING mip;
+BEGIN;
+SELECT mip.begin('e16', 1);
+INSERT INTO d VALUES (1, 1), (1, 1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e16', 1);
+INSERT INTO d VALUES (1, 99);
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e16', 1);
+INSERT INTO d VALUES (1, 99);
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+:code
+ROLLBACK;
+SELECT * FROM mip.instances('e16');
+BEGIN;
+SELECT mip.begin('e16', 1);
+INSERT INTO d VALUES (1, 1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+SELECT xinst, state FROM mip.commit('e16', 1);
+BEGIN;
+SELECT mip.begin('e17', 1);
+INSERT INTO d VALUES (2, 1);
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+TABLE d;
+SELECT count(*) FROM pg_prepared_xacts;
+DROP TABLE d, t;
