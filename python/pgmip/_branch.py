@@ -130,8 +130,6 @@ class Branch:
 
     async def _end(self, sql: bytes, expected: State, request: str | None, result: str | None, timeout: float) -> Vote:
         self._over = True
-        if self.failure is not None:
-            return Refused(self.failure)
         try:
             with cut_after(self.conn, timeout):
                 cursor = await self._send(sql, (request, result))

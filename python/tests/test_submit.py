@@ -11,7 +11,8 @@ import pytest
 from shop import Shop
 
 from pgmip import App, Cancelled, KeyReused, NothingHappened, Resolution, Step, Tx, Unknown
-from pgmip.xinst import new_xid
+from pgmip._json import canonical
+from pgmip.xinst import new_xid, new_xinst
 
 pytestmark = pytest.mark.integration
 
@@ -139,6 +140,24 @@ async def test_a_sibling_does_not_wait_for_a_server_that_hangs(server: Server, s
     shop.assert_clean()
 
 
+def prepare_by_hand(shop: Shop, xid: str, xinst: int) -> None:
+    """What a server leaves behind that has died after it had prepared `xinst` at the store."""
+    with psycopg.connect(shop.clusters["store"].conninfo(), autocommit=True) as conn:
+        conn.execute("BEGIN")
+        conn.execute("SELECT mip.begin(%s, %s, %s)", (xid, xinst, ["bank", "store"]))
+        request = canonical({"transaction": "buy", "request": BUY})
+        conn.execute("SELECT mip.prepare(%s, '{}')", (request,))
+
+
+async def test_a_retry_goes_above_a_clock_that_is_ahead(server: Server, shop: Shop) -> None:
+    ahead = new_xinst() + 2**50
+    prepare_by_hand(shop, "ahead", ahead)
+    result = await server().submit("buy", BUY, xid="ahead")
+    assert result["xinst"] > ahead
+    shop.assert_once("ahead", result)
+    shop.assert_clean()
+
+
 # -- errors ------------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +182,20 @@ async def test_an_exception_of_the_handler_means_nothing_happened(server: Server
     assert await app.submit("fragile", None, xid="fragile") == "done"
     fail = True
     assert await app.submit("fragile", None, xid="fragile") == "done"  # decided: not run again
+    shop.assert_clean()
+
+
+async def test_a_failing_handler_says_nothing_while_a_sibling_may_still_win(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"), name="broken")
+    async def broken(tx: Tx, request: Any) -> None:
+        raise ValueError("a bug")
+
+    prepare_by_hand(shop, "sibling", new_xinst())
+    with pytest.raises(Unknown):
+        await app.submit("broken", None, xid="sibling")
+    assert await app.resolve("sibling") == Resolution(cancelled=True, result=None)
     shop.assert_clean()
 
 
