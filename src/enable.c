@@ -24,8 +24,10 @@
 #include "guard.h"
 #include "instance.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
@@ -88,6 +90,13 @@ switch_tables(Oid relid, Oid from, Oid to)
 {
 	ListCell   *lc;
 
+	if (!mip_object_ownercheck_class(relid, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(relid));
+	LockRelationOid(relid, AccessExclusiveLock);
+	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
 	foreach(lc, find_all_inheritors(relid, AccessExclusiveLock, NULL))
 	{
 		Relation	rel = table_open(lfirst_oid(lc), NoLock);

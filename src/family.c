@@ -35,9 +35,11 @@
 #include "utils/snapmgr.h"
 
 /*
- * mip_evict_doomed: how long it lets losers answer a cancel before it ends
- * their sessions, and how long it waits for them to be gone; milliseconds.
+ * What mip_evict_doomed grants, in milliseconds: to clients that are between
+ * two statements, to learn from the next one that they have lost; to running
+ * statements, to be cancelled; and how long it waits for all to be gone.
  */
+#define IDLE_PATIENCE_MS	50
 #define CANCEL_PATIENCE_MS	200
 #define EVICT_PATIENCE_MS	1000
 
@@ -428,16 +430,23 @@ mip_unregister(MipInstance *inst)
 	drop_slot(inst);
 	LWLockRelease(registry->lock);
 
-	/*
-	 * A cancel sent by the winner must not hit this session's next statement.
-	 * None is sent any more; one already sent is delivered, at the latest,
-	 * when a system call returns.
-	 */
 	if (doomed)
-	{
-		(void) getppid();
-		QueryCancelPending = false;
-	}
+		mip_swallow_cancel();
+}
+
+/*
+ * A cancel sent by the winner must not hit what this session does next. Who
+ * sends one holds the registry lock and sees that we are running, so after
+ * having had the lock ourselves none will come; one already sent is delivered,
+ * at the latest, when a system call returns.
+ */
+void
+mip_swallow_cancel(void)
+{
+	LWLockAcquire(registry->lock, LW_SHARED);
+	LWLockRelease(registry->lock);
+	(void) getppid();
+	QueryCancelPending = false;
 }
 
 /* The current transaction's instance has just been prepared. */
@@ -658,11 +667,11 @@ mip_doom_one(const char *xid, int64 loser)
  * Signals the doomed instances of a family once; returns how many there are.
  * A statement that runs is cancelled, unless that is known not to help: it
  * does not reach one that waits for its client (COPY, a result nobody reads).
- * Such a session is ended, and so is one whose transaction is idle; else its
- * locks would stay for as long as its client hangs.
+ * Such a session is ended, and so is one whose transaction stays idle; else
+ * its locks would stay for as long as its client hangs.
  */
 static int
-signal_doomed(const char *xid, bool may_cancel)
+signal_doomed(const char *xid, int waited)
 {
 	MipFamily  *family;
 	int			n = 0;
@@ -676,8 +685,11 @@ signal_doomed(const char *xid, bool may_cancel)
 
 		if (MipInstanceIsPrepared(inst) || !inst->doomed || inst->at_lock)
 			continue;
-		(void) kill(inst->pid, may_cancel && inst->running ? SIGINT : SIGTERM);
 		n++;
+		if (waited >= (inst->running ? CANCEL_PATIENCE_MS : IDLE_PATIENCE_MS))
+			(void) kill(inst->pid, SIGTERM);
+		else if (inst->running)
+			(void) kill(inst->pid, SIGINT);
 	}
 	LWLockRelease(registry->lock);
 	return n;
@@ -689,7 +701,7 @@ mip_evict_doomed(const char *xid)
 	int			waited = 0;
 
 	for (int nap = 1;
-		 signal_doomed(xid, waited < CANCEL_PATIENCE_MS) > 0 && waited < EVICT_PATIENCE_MS;
+		 signal_doomed(xid, waited) > 0 && waited < EVICT_PATIENCE_MS;
 		 nap *= 2)
 	{
 		pg_usleep(nap * 1000L);

@@ -93,6 +93,8 @@ extern void mip_family_transition(const char *xid, int64 forget_xinst);
 extern void mip_doom_others(const char *xid, int64 winner);
 extern void mip_doom_one(const char *xid, int64 loser);
 
+/* Called by a doomed instance that is not `running` any more. */
+extern void mip_swallow_cancel(void);
 /* Ends what doomed instances are doing; waits briefly for them to be gone. */
 extern void mip_evict_doomed(const char *xid);
 

@@ -25,6 +25,7 @@
 #include "optimizer/cost.h"
 #include "optimizer/planner.h"
 #include "overlay.h"
+#include "tcop/pquery.h"
 #include "tcop/utility.h"
 #include "parser/parsetree.h"
 #include "utils/builtins.h"
@@ -76,12 +77,16 @@ explain_cancel(MemoryContext context)
 			 errhint("Retry the transaction.")));
 }
 
+/*
+ * What a client sends after an ending would become part of it. Deferred
+ * triggers run then, too, but outside any portal.
+ */
 static void
 check_may_execute(void)
 {
 	if (!mip_in_transaction())
 		return;
-	if (mip_mine.ending != MIP_RUNNING)
+	if (mip_mine.ending != MIP_RUNNING && ActivePortal != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("no statement may follow mip.prepare or mip.commit_one_phase in the same message"),
@@ -91,14 +96,38 @@ check_may_execute(void)
 }
 
 /*
- * Tells the winner whether a cancel will reach us: see mip_evict_doomed. An
- * ending goes on after its statement, with deferred triggers.
+ * Statements run between enter and leave. Meanwhile a winner may cancel us
+ * (mip_evict_doomed), and explain_cancel will say why; a cancel that comes too
+ * late for that must not hit whatever follows.
  */
 static void
-set_running(bool running)
+enter(void)
 {
-	if (mip_in_transaction() && mip_mine.ending == MIP_RUNNING)
-		mip_mine.inst->running = running;
+	depth++;
+	if (mip_in_transaction())
+		mip_mine.inst->running = true;
+}
+
+static void
+leave(void)
+{
+	if (--depth > 0 || !mip_in_transaction())
+		return;
+	mip_mine.inst->running = false;
+	pg_memory_barrier();
+	if (mip_mine.inst->doomed)
+		mip_swallow_cancel();
+}
+
+/* The same in PG_CATCH. */
+static void
+leave_by_error(MemoryContext context)
+{
+	depth--;
+	if (depth == 0 && mip_in_transaction())
+		mip_mine.inst->running = false;
+	explain_cancel(context);
+	PG_RE_THROW();
 }
 
 /* ---- tables that have not opted in ---- */
@@ -207,7 +236,6 @@ static void
 mip_ExecutorStart(QueryDesc *desc, int eflags)
 {
 	check_may_execute();
-	set_running(true);
 	if (mip_in_transaction() && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
 		check_written_tables(desc->plannedstmt);
 	if (prev_executor_start)
@@ -226,8 +254,7 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 	/* parallel workers know nothing of the overlay: run without them */
 	if (mip_in_transaction())
 		desc->already_executed = true;
-	set_running(true);
-	depth++;
+	enter();
 	PG_TRY();
 	{
 		if (prev_executor_run)
@@ -237,14 +264,10 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 	}
 	PG_CATCH();
 	{
-		depth--;
-		explain_cancel(context);
-		PG_RE_THROW();
+		leave_by_error(context);
 	}
 	PG_END_TRY();
-	depth--;
-	if (depth == 0)
-		set_running(false);
+	leave();
 }
 
 static void
@@ -252,8 +275,7 @@ mip_ExecutorFinish(QueryDesc *desc)
 {
 	MemoryContext context = CurrentMemoryContext;
 
-	set_running(true);
-	depth++;
+	enter();
 	PG_TRY();
 	{
 		if (prev_executor_finish)
@@ -263,14 +285,10 @@ mip_ExecutorFinish(QueryDesc *desc)
 	}
 	PG_CATCH();
 	{
-		depth--;
-		explain_cancel(context);
-		PG_RE_THROW();
+		leave_by_error(context);
 	}
 	PG_END_TRY();
-	depth--;
-	if (depth == 0)
-		set_running(false);
+	leave();
 }
 
 /* ---- planner ---- */
@@ -286,7 +304,6 @@ mip_planner(Query *parse, const char *query, int cursor_options,
 	bool		saved = enable_indexonlyscan;
 	PlannedStmt *result;
 
-	set_running(true);
 	if (mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists()))
 		enable_indexonlyscan = false;
 	PG_TRY();
@@ -394,7 +411,7 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 {
 	MemoryContext memory = CurrentMemoryContext;
 	Node	   *stmt = pstmt->utilityStmt;
-	int			deeper = IsA(stmt, ExecuteStmt) || IsA(stmt, TransactionStmt) ? 0 : 1;
+	bool		nested = !IsA(stmt, ExecuteStmt) && !IsA(stmt, TransactionStmt);
 
 	if (IsA(stmt, TransactionStmt))
 		check_transaction_stmt((TransactionStmt *) stmt);
@@ -404,8 +421,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		check_may_execute();
 		check_utility(stmt);
 	}
-	set_running(true);
-	depth += deeper;
+	if (nested)
+		enter();
 	PG_TRY();
 	{
 		if (prev_process_utility)
@@ -417,14 +434,13 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	}
 	PG_CATCH();
 	{
-		depth -= deeper;
-		explain_cancel(memory);
+		if (nested)
+			leave_by_error(memory);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	depth -= deeper;
-	if (depth == 0)
-		set_running(false);
+	if (nested)
+		leave();
 }
 
 void

@@ -155,7 +155,6 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	mip_mine.inst = mip_register(xid, xinst, GetUserId(), mip_sites_hash(sites));
 	mip_mine.family = mip_mine.inst->family;
 	mip_mine.ending = MIP_RUNNING;
-	mip_mine.inst->running = true;
 	entries = mipt_read(xid);
 	check_entries(entries, xinst);
 	check_isolation(entries, xinst);
