@@ -272,9 +272,31 @@ mip_instance_commit_one_phase(text *request, text *result)
 
 /* ---- the callback's step ---- */
 
+/* PostgreSQL drops a transaction's memory when it is altogether over. */
+static void
+after_prepare(void *arg)
+{
+	mip_family_unlock_ending();
+}
+
 /*
- * Last step that may fail. Takes the family lock, which xact_callback
- * releases after the transaction has ended one way or the other.
+ * Until PostPrepare_Twophase nobody else can finish a prepared transaction,
+ * and that comes after the last transaction callback. So the family lock stays
+ * until then.
+ */
+static void
+unlock_after_prepare(void)
+{
+	MemoryContextCallback *callback =
+		MemoryContextAllocZero(TopTransactionContext, sizeof(MemoryContextCallback));
+
+	callback->func = after_prepare;
+	MemoryContextRegisterResetCallback(TopTransactionContext, callback);
+}
+
+/*
+ * Last step that may fail. Takes the family lock, which is released after the
+ * transaction has ended one way or the other.
  */
 static void
 enter_row(bool one_phase)
@@ -344,6 +366,7 @@ xact_callback(XactEvent event, void *arg)
 				break;
 			if (mip_mine.ending != MIP_PREPARING)
 				refuse_plain_commit();
+			unlock_after_prepare();
 			enter_row(false);
 			break;
 		case XACT_EVENT_PREPARE:
@@ -352,7 +375,6 @@ xact_callback(XactEvent event, void *arg)
 				mip_mark_prepared(mip_mine.inst);
 				forget_mine();
 			}
-			mip_family_unlock_ending();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
