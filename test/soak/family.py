@@ -7,7 +7,6 @@ import random
 from typing import NamedTuple
 
 import psycopg
-
 from shared import Soak, is_away
 
 # How many requests are open at a time; with more workers than that, several
@@ -59,9 +58,7 @@ def commit(soak: Soak, connection: psycopg.Connection, request: str, entries: li
     if winner is None:
         return
     try:
-        rows = connection.execute(
-            "SELECT xinst, state FROM mip.commit(%s, %s)", (request, winner)
-        ).fetchall()
+        rows = connection.execute("SELECT xinst, state FROM mip.commit(%s, %s)", (request, winner)).fetchall()
     except psycopg.Error as error:
         if error.sqlstate == "MP001":
             # somebody rolled back a lower one, or read another MIPT: never
@@ -92,7 +89,7 @@ class Attempt:
         self.plan = random.Random(self.request if rng.random() < 0.8 else f"{rng.random()}")
 
     def execute(self, sql: str, *arguments: object) -> list[tuple]:
-        cursor = self.connection.execute(sql, arguments)  # type: ignore[arg-type]
+        cursor = self.connection.execute(sql, arguments)
         return cursor.fetchall() if cursor.description else []
 
     def begin(self) -> None:
@@ -126,9 +123,7 @@ class Attempt:
     def order(self) -> None:
         account = self.plan.choice(ACCOUNTS)
         text = "o" * self.plan.choice([10, 3000, 20000])
-        self.execute(
-            "INSERT INTO orders VALUES (%s, %s, %s, %s)", self.request, self.xinst, account, text
-        )
+        self.execute("INSERT INTO orders VALUES (%s, %s, %s, %s)", self.request, self.xinst, account, text)
         for no in range(self.plan.randint(1, 3)):
             item = self.plan.randint(1, 6)
             self.execute("INSERT INTO line VALUES (%s, %s, %s)", self.request, no, item)
@@ -136,28 +131,24 @@ class Attempt:
 
     def tally(self) -> None:
         self.execute(
-            "INSERT INTO tally VALUES (%s, 1)"
-            " ON CONFLICT (bucket) DO UPDATE SET requests = tally.requests + 1",
+            "INSERT INTO tally VALUES (%s, 1) ON CONFLICT (bucket) DO UPDATE SET requests = tally.requests + 1",
             self.plan.randint(1, 5),
         )
 
     def lock(self) -> None:
         strength = self.plan.choice(["UPDATE", "NO KEY UPDATE", "SHARE", "KEY SHARE"])
-        self.execute(
-            f"SELECT * FROM account WHERE id = %s FOR {strength}", self.plan.choice(ACCOUNTS)
-        )
+        self.execute(f"SELECT * FROM account WHERE id = %s FOR {strength}", self.plan.choice(ACCOUNTS))
 
     def tickets(self) -> None:
         """A row goes and comes back with another key: unique numbers remain."""
         number = self.plan.randint(1, 20)
         how = self.plan.randint(1, 3)
         if how == 1:
-            self.execute("DELETE FROM ticket WHERE number = %s", number)
-            self.execute("INSERT INTO ticket VALUES (%s, %s)", self.xinst * 100 + number, number)
+            # nothing, if somebody else has just done the same
+            if self.execute("DELETE FROM ticket WHERE number = %s RETURNING id", number):
+                self.execute("INSERT INTO ticket VALUES (%s, %s)", self.xinst * 100 + number, number)
         elif how == 2:
-            self.execute(
-                "UPDATE ticket SET id = %s WHERE number = %s", self.xinst * 100 + number, number
-            )
+            self.execute("UPDATE ticket SET id = %s WHERE number = %s", self.xinst * 100 + number, number)
         else:
             self.execute("UPDATE ticket SET number = number WHERE number = %s", number)
 
@@ -195,9 +186,7 @@ class Attempt:
         function = "prepare"
         if self.rng.random() < 0.15:
             function = "commit_one_phase"
-        rows = self.execute(
-            f"SELECT xinst, state FROM mip.{function}(%s, %s)", "request", f"result {self.xinst}"
-        )
+        rows = self.execute(f"SELECT xinst, state FROM mip.{function}(%s, %s)", "request", f"result {self.xinst}")
         self.soak.count(f"mip.{function}")
         return mipt(self.soak, self.request, rows)
 
@@ -211,9 +200,7 @@ class Attempt:
             self.soak.decided(self.request, detail["xinst"], "MP001")
             return
         if state not in RETRY | {"MP002", "MP005"}:
-            self.soak.violation(
-                f"{self.request} {self.xinst}: {state} {error} {error.diag.message_detail}"
-            )
+            self.soak.violation(f"{self.request} {self.xinst}: {state} {error} {error.diag.message_detail}")
         if self.rng.random() < 0.3:
             # definitely refused: its own coordinator may roll it back
             rows = self.connection.execute(

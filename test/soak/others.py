@@ -8,7 +8,6 @@ import signal
 import time
 
 import psycopg
-
 from family import ACCOUNTS, commit, read
 from server import Server
 from shared import Soak
@@ -44,7 +43,7 @@ def outsider(soak: Soak, rng: random.Random, connection: psycopg.Connection) -> 
     try:
         connection.execute(f"BEGIN ISOLATION LEVEL {isolation}")
         for statement in statements:
-            connection.execute(statement)  # type: ignore[arg-type]
+            connection.execute(statement)
         connection.execute(rng.choice(["COMMIT"] * 4 + ["ROLLBACK"]))
         soak.count("outsiders")
     except psycopg.Error as error:
@@ -72,7 +71,7 @@ def vacuum(soak: Soak, rng: random.Random, connection: psycopg.Connection) -> No
     try:
         if rng.random() < 0.05:
             connection.execute("CHECKPOINT")
-        connection.execute(f"VACUUM {options} {table}")  # type: ignore[arg-type]
+        connection.execute(f"VACUUM {options} {table}")
         soak.count("vacuums")
     except psycopg.Error as error:
         if error.sqlstate != "55P03":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -46,9 +47,7 @@ class Server:
         self.start()
 
     def _call(self, *command: str | Path) -> None:
-        done = subprocess.run(
-            [str(word) for word in command], capture_output=True, text=True, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
             tail = self.log.read_text()[-2000:] if self.log.exists() else ""
             raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}{tail}")
@@ -61,9 +60,7 @@ class Server:
             self._call("pg_ctl", "-D", self.data, "-m", "fast", "-t", "120", "stop")
 
     def connect(self) -> psycopg.Connection:
-        return psycopg.connect(
-            host=str(self.work), user="soak", dbname="postgres", autocommit=True, connect_timeout=10
-        )
+        return psycopg.connect(host=str(self.work), user="soak", dbname="postgres", autocommit=True, connect_timeout=10)
 
     def crash(self) -> None:
         """kill -9 for the postmaster and everything it has started."""
@@ -71,10 +68,8 @@ class Server:
         os.kill(postmaster, signal.SIGSTOP)  # starts nothing new
         everything = [postmaster, *children(postmaster)]
         for pid in everything:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         while any(alive(pid) for pid in everything):
             time.sleep(0.01)
         # their names may stay with zombies, which a server takes for a server
