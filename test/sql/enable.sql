@@ -1,6 +1,8 @@
 -- mip.enable and mip.disable: a table changes its access method in place.
 \set code '\\echo SQLSTATE :SQLSTATE'
+SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS amcheck;
+RESET client_min_messages;
 CREATE TABLE t (id int PRIMARY KEY, v text);
 CREATE INDEX ON t (left(v, 10));
 INSERT INTO t SELECT i, repeat('x', 3000) || i FROM generate_series(1, 100) i;

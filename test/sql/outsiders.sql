@@ -12,7 +12,7 @@
 \i :outsiders
 \set ECHO all
 SELECT test.open('t1', 't2', 'u', 'c', 'ref', 'refu');
-CALL test.all_trios();
+CALL test.all_trios(2);
 SELECT test.check('sib.p'), test.check('sib.c'), test.difference();
 VACUUM (FREEZE, ANALYZE) sib.p, sib.c;
 SELECT test.check('sib.p'), test.check('sib.c'), test.difference();

@@ -9,7 +9,7 @@
 \i :pairs
 \set ECHO all
 SELECT test.open('t1', 't2', 'ref', 'c');
-CALL test.all_pairs();
+CALL test.all_pairs(2);
 SELECT test.check('sib.p'), test.check('sib.c'), test.difference();
 VACUUM (FREEZE, ANALYZE) sib.p, sib.c;
 SELECT test.check('sib.p'), test.check('sib.c'), test.difference();
