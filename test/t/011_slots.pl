@@ -136,7 +136,7 @@ is(() = $err =~ /cannot be ended with COMMIT/g, $times, 'plain commits');
 $err = many('deferred constraint', 0,
 	sub {
 		begin("deferred $_[0]", 1)
-		  . "INSERT INTO deferred VALUES ($_[0], -1);\n"
+		  . "INSERT INTO deferred VALUES (-$_[0], -1);\n"
 		  . "SELECT * FROM mip.prepare('', '');\n";
 	});
 is(() = $err =~ /violates foreign key constraint/g,
