@@ -26,9 +26,9 @@ DATA = sql/pg_mip--0.1.sql
 # the regression and isolation suites need a server with
 # shared_preload_libraries = 'pg_mip' (./run test starts one)
 REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
-REGRESS_OPTS = --inputdir=test
+REGRESS_OPTS = --inputdir=test --load-extension=pg_mip
 ISOLATION = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
-ISOLATION_OPTS = --inputdir=test
+ISOLATION_OPTS = --inputdir=test --load-extension=pg_mip
 TAP_TESTS = $(if $(wildcard test/t/*.pl),1)
 
 PG_CFLAGS += -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers $(if $(WERROR),-Werror)

@@ -209,6 +209,8 @@ mip_family_forget(const char *xid)
 					 errdetail("Instance " INT64_FORMAT " is %s.", entry->xinst,
 							   entry->state == MIP_ACTIVE ? "active" : "prepared"),
 					 errhint("Commit or roll back its instances first.")));
+		if (entry->links)
+			mip_remove_replaced_toast(entry->links);
 	}
 	return mipt_delete(entries);
 }

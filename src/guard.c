@@ -103,7 +103,8 @@ check_may_execute(void)
 static void
 enter(void)
 {
-	depth++;
+	if (depth++ == 0)
+		(void) mip_is_deadlock_victim();	/* came too late: forget it */
 	if (mip_in_transaction())
 		mip_mine.inst->running = true;
 }

@@ -326,8 +326,12 @@ enter_row(bool one_phase)
 	if (one_phase)
 	{
 		mip_hand_over(links);
-		mip_remove_replaced_toast(links);
-		links = NULL;
+		/* a sibling that lingers may be deleting the same values */
+		if (!mip_have_siblings())
+		{
+			mip_remove_replaced_toast(links);
+			links = NULL;
+		}
 	}
 	mipt_insert_own(links);
 	PopActiveSnapshot();

@@ -12,9 +12,10 @@
  * Between that look and what follows, no sibling may get in: both happen
  * under a mutex on (family, relation, TID), a heavyweight lock of its own
  * kind that only family members take and that is never held while waiting
- * for an outsider. (An outsider can still slip in; then heap's code waits
- * for it with the mutex held, and a sibling would have to wait for the same
- * outsider anyway.)
+ * for an outsider. An outsider can still slip in, and so can a sibling whose
+ * key share lock follows a chain of updates (heap_lock_updated_tuple), so
+ * heap is told not to wait where it can be: it gives up, and the claim is made
+ * again.
  *
  * Never queue for heap's tuple lock where a sibling uses the version: the
  * head of that queue may be an outsider that waits for the sibling.
@@ -334,8 +335,9 @@ mip_claim(MipClaim *claim, Relation rel, ItemPointer tid, LockTupleMode mode,
 		mip_check_doomed();
 		lock_mutex(claim);
 		claim->verdict = MIP_CLEAR;
-		if (read_header(rel, tid, &header, false) &&
-			!(header.infomask & HEAP_XMAX_INVALID))
+		claim->untouched = !read_header(rel, tid, &header, false) ||
+			(header.infomask & HEAP_XMAX_INVALID) != 0;
+		if (!claim->untouched)
 			claim->verdict = classify(&header, claim->mode, &wait, &shared);
 
 		/* An update that leaves the key alone conflicts with less. */

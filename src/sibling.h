@@ -33,6 +33,7 @@ typedef struct MipClaim
 	ItemPointerData tid;
 	LockTupleMode mode;
 	MipVerdict	verdict;
+	bool		untouched;		/* nobody was in xmax at all */
 	LOCKTAG		mutex;
 	bool		queued;			/* heap's tuple lock is held */
 	LOCKMODE	queue_mode;

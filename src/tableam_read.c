@@ -22,13 +22,6 @@
 #include "sibling.h"
 #include "tableam.h"
 
-/* Is there anything that these wrappers have to care for? */
-static inline bool
-concerned(void)
-{
-	return mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists());
-}
-
 static inline bool
 hidden(Relation rel, ItemPointer tid, Snapshot snapshot)
 {
@@ -53,7 +46,7 @@ mip_scan_getnextslot(TableScanDesc scan, ScanDirection direction,
 	{
 		bool		found = heap_getnextslot(scan, direction, slot);
 
-		if (!concerned())
+		if (!mip_in_transaction())
 			return found;
 		mip_check_doomed();
 		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
@@ -69,7 +62,7 @@ mip_scan_getnextslot_tidrange(TableScanDesc scan, ScanDirection direction,
 	{
 		bool		found = heap_getnextslot_tidrange(scan, direction, slot);
 
-		if (!concerned())
+		if (!mip_in_transaction())
 			return found;
 		mip_check_doomed();
 		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
@@ -101,15 +94,11 @@ dirty_pass_over(Snapshot snapshot)
 static bool
 pass_over(Relation rel, TupleTableSlot *slot, Snapshot snapshot)
 {
-	if (concerned())
-	{
-		mip_check_doomed();
-		if (hidden(rel, &slot->tts_tid, snapshot))
-			return true;
-	}
+	if (mip_in_transaction() && hidden(rel, &slot->tts_tid, snapshot))
+		return true;
 	if (snapshot->snapshot_type == SNAPSHOT_DIRTY)
 	{
-		if (concerned() && dirty_pass_over(snapshot))
+		if (mip_in_transaction() && dirty_pass_over(snapshot))
 			return true;
 		/* outsiders too: a version may be deleted in an overlay */
 		if (!TransactionIdIsValid(snapshot->xmin) &&
@@ -126,13 +115,13 @@ mip_index_fetch_tuple(struct IndexFetchTableData *scan, ItemPointer tid,
 {
 	for (;;)
 	{
-		if (!mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
-										   call_again, all_dead))
-		{
-			if (concerned())
-				mip_check_doomed();
+		bool		found = mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
+														  call_again, all_dead);
+
+		if (mip_in_transaction())
+			mip_check_doomed();
+		if (!found)
 			return false;
-		}
 		if (!pass_over(scan->rel, slot, snapshot))
 			return true;
 		/* dead to us is not dead to all */
@@ -155,7 +144,7 @@ mip_scan_bitmap_next_tuple(TableScanDesc scan, MIP_BITMAP_NEXT_TUPLE_ARGS
 															   MIP_BITMAP_NEXT_TUPLE_PASS
 															   slot MIP_BITMAP_NEXT_TUPLE_PASS_TAIL);
 
-		if (!concerned())
+		if (!mip_in_transaction())
 			return found;
 		mip_check_doomed();
 		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
@@ -171,7 +160,7 @@ mip_scan_sample_next_tuple(TableScanDesc scan, struct SampleScanState *state,
 	{
 		bool		found = mip_heap()->scan_sample_next_tuple(scan, state, slot);
 
-		if (!concerned())
+		if (!mip_in_transaction())
 			return found;
 		mip_check_doomed();
 		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))

@@ -45,6 +45,21 @@ check_may_overlay(Relation rel)
 				 errhint("Commit or roll back the other instances of this family first.")));
 }
 
+/*
+ * Should heap's update or delete wait for whom it finds in xmax? If it must
+ * not, it does not look whether they conflict either; so only where there was
+ * nobody. (An assertion in heap_update objects to not waiting at all.)
+ */
+static bool
+heap_may_wait(const MipClaim *claim)
+{
+#ifdef USE_ASSERT_CHECKING
+	return true;
+#else
+	return !claim->untouched;
+#endif
+}
+
 /* A base version that our own overlay replaced: what heap says of such. */
 static TM_Result
 self_modified(MipOverlayEntry *entry, CommandId cid, TM_FailureData *tmfd)
@@ -127,8 +142,11 @@ mip_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
 		if (claim.verdict == MIP_CLEAR)
 		{
 			result = mip_heap()->tuple_delete(rel, tid, cid, snapshot, crosscheck,
-											  wait, tmfd, changing_part);
+											  heap_may_wait(&claim), tmfd,
+											  changing_part);
 			mip_release(&claim);
+			if (result == TM_BeingModified && wait)
+				continue;
 			if (result == TM_Ok)
 				strengthen_base(rel, tid);
 			return result;
@@ -171,9 +189,11 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		if (claim.verdict == MIP_CLEAR)
 		{
 			result = mip_heap()->tuple_update(rel, &base, slot, cid, snapshot,
-											  crosscheck, wait, tmfd, lockmode,
-											  update_indexes);
+											  crosscheck, heap_may_wait(&claim),
+											  tmfd, lockmode, update_indexes);
 			mip_release(&claim);
+			if (result == TM_BeingModified && wait)
+				continue;
 			if (result == TM_Ok)
 			{
 				mip_overlay_follow(rel, &base, &slot->tts_tid);
@@ -238,9 +258,11 @@ lock_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 			return TM_WouldBlock;
 		if (claim.verdict == MIP_CLEAR)
 		{
-			result = lock_by_heap(rel, tid, snapshot, slot, cid, mode, policy,
-								  flags, tmfd);
+			result = lock_by_heap(rel, tid, snapshot, slot, cid, mode,
+								  LockWaitSkip, flags, tmfd);
 			mip_release(&claim);
+			if (result == TM_WouldBlock)
+				continue;		/* somebody came in: claim it again */
 			return result;
 		}
 		if (mip_join(&claim))
