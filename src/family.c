@@ -36,10 +36,11 @@
 
 /*
  * What mip_evict_doomed grants, in milliseconds: to clients that are between
- * two statements, to learn from the next one that they have lost; to running
+ * two statements, to learn from the next one that they have lost (others wait
+ * for their row locks meanwhile, so not for long); to running
  * statements, to be cancelled; and how long it waits for all to be gone.
  */
-#define IDLE_PATIENCE_MS	50
+#define IDLE_PATIENCE_MS	10
 #define CANCEL_PATIENCE_MS	200
 #define EVICT_PATIENCE_MS	1000
 
