@@ -22,8 +22,8 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
-from pgmip.testing import Cluster, find_bindir  # noqa: E402
+from matplotlib import pyplot as plt
+from pgmip.testing import Cluster, find_bindir
 
 WORK = """\
 \\set aid random(1, 100000 * :scale)

@@ -1,7 +1,8 @@
 """The customers: concurrent sessions that send the same request again until one server has answered it.
 
-A retransmission goes to another server, on a lost connection or after 150 ms without answer. What was sent before is
-not called off: its answer, should one still come, is kept for the auditor.
+A retransmission goes to another server, on a lost connection or after 150 ms without answer; twice as long after each
+further one, lest slow servers drown in repetitions. What was sent before is not called off: its answer, should one
+still come, is kept for the auditor.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Clients:
         self.asked.append(asked)
         servers = rng.sample(range(len(self._http)), len(self._http))
         busy: dict[asyncio.Task[bytes | None], int] = {}
+        impatience = IMPATIENCE
         try:
             while asked.ended is None:
                 free = [slot for slot in servers if slot not in busy.values()]
@@ -100,8 +102,10 @@ class Clients:
                     servers.append(servers.pop(servers.index(free[0])))
                     busy[asyncio.create_task(self._send(free[0], asked))] = free[0]
                 done, _ = await asyncio.wait(
-                    busy, timeout=IMPATIENCE if len(free) > 1 else None, return_when=asyncio.FIRST_COMPLETED
+                    busy, timeout=impatience if len(free) > 1 else None, return_when=asyncio.FIRST_COMPLETED
                 )
+                if not done:
+                    impatience *= 2
                 for task in done:
                     del busy[task]
                     if task.result() is not None and asked.ended is None:
