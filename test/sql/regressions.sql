@@ -367,7 +367,6 @@ SELECT test.steps($$
 	t2: SELECT ctid FROM wide WHERE id = 1
 	t2: ROLLBACK TO s
 	t2: RELEASE s
-	t2: SELECT ctid FROM wide WHERE id = 1
 	u: BEGIN
 	u: INSERT INTO narrow VALUES (1, 1)
 	t1: ROLLBACK
