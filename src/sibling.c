@@ -374,8 +374,8 @@ mip_release(MipClaim *claim)
 /* ---- for unique checks of outsiders ---- */
 
 /*
- * An instance's overlay may have deleted this version, or changed its key,
- * while the header shows no more than a lock. Whoever asks whether the key is
+ * An instance's overlay may have deleted this live version, or changed its
+ * key, while the header shows no more than a lock. Whoever asks whether the key is
  * taken has to wait for it, as for a delete of heap's. Returns the instance
  * to wait for, if any; it may hold no more than that lock.
  */
@@ -387,8 +387,7 @@ mip_pending_owner(Relation rel, ItemPointer tid)
 	TransactionId owner = InvalidTransactionId;
 	int			n;
 
-	if (!read_header(rel, tid, &header, false) ||
-		!HEAP_XMAX_IS_LOCKED_ONLY(header.infomask))
+	if (!read_header(rel, tid, &header, false))
 		return owner;
 	n = xmax_members(header.xmax, header.infomask, header.infomask2, &members);
 	for (int i = 0; i < n; i++)

@@ -252,6 +252,12 @@ lock_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 	MipClaim	claim;
 	TM_Result	result;
 
+	/*
+	 * Locking later versions as well, heap would wait for siblings there. Only
+	 * a key share lock needs that, beside an update that still runs.
+	 */
+	if (mode != LockTupleKeyShare)
+		flags &= ~TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS;
 	for (;;)
 	{
 		if (!mip_claim(&claim, rel, tid, mode, NULL, policy, XLTW_Lock))
