@@ -91,6 +91,9 @@ waits_for_sibling(const LockData *locks, const LockInstanceData *wait,
 
 		if (entry == wait || !same_lock(entry, wait))
 			continue;
+		/* siblings hold these among themselves, and never for long */
+		if (entry->locktag.locktag_type == LOCKTAG_USERLOCK)
+			continue;
 		if (conflict(entry->holdMask, wait->waitLockMode) &&
 			is_sibling(locks, entry, waiter))
 			return true;
@@ -124,7 +127,8 @@ find_victim(const LockData *locks, const MipWaiter *waiter)
 
 			if (wait->pid == pid && wait->waitLockMode != NoLock &&
 				waits_for_sibling(locks, wait, waiter, &pids) &&
-				pid != waiter->pid && waits_too_long(wait))
+				pid != waiter->pid && !list_member_int(waiter->active, pid) &&
+				waits_too_long(wait))
 				return pid;
 		}
 	}
@@ -138,7 +142,7 @@ break_deadlocks(void)
 	LockData   *locks;
 	ListCell   *lc;
 
-	if (waiters == NIL)
+	if (waiters == NIL || mip_deadlock_victim_pending(2 * DeadlockTimeout))
 		return;
 	locks = GetLockStatusData();
 	foreach(lc, waiters)

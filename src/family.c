@@ -33,6 +33,7 @@
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 /*
  * What mip_evict_doomed grants, in milliseconds: to clients that are between
@@ -51,6 +52,7 @@ typedef struct MipRegistry
 	uint32		next_family_id;
 	int			free;			/* first free slot, or -1 */
 	volatile int deadlock_victim;	/* pid, or 0 */
+	TimestampTz victim_since;	/* the deadlock detector's own */
 	int			nslots;
 	MipInstance slots[FLEXIBLE_ARRAY_MEMBER];
 } MipRegistry;
@@ -618,7 +620,17 @@ mip_waiters(void)
 void
 mip_set_deadlock_victim(int pid)
 {
+	registry->victim_since = GetCurrentTimestamp();
 	registry->deadlock_victim = pid;
+}
+
+bool
+mip_deadlock_victim_pending(int patience)
+{
+	return registry->deadlock_victim != 0 &&
+		BackendPidGetProc(registry->deadlock_victim) != NULL &&
+		!TimestampDifferenceExceeds(registry->victim_since, GetCurrentTimestamp(),
+									patience);
 }
 
 /* True once for each time this backend was made the victim. */

@@ -114,8 +114,12 @@ typedef struct MipWaiter
 } MipWaiter;
 extern List *mip_waiters(void);
 
-/* One backend at a time can be told that its cancel means "deadlock". */
+/*
+ * One backend at a time can be told that its cancel means "deadlock"; it has
+ * `patience` milliseconds to notice.
+ */
 extern void mip_set_deadlock_victim(int pid);
+extern bool mip_deadlock_victim_pending(int patience);
 extern bool mip_is_deadlock_victim(void);
 
 /* gid of an instance's prepared transaction */
