@@ -115,8 +115,8 @@ def plot(rates: dict[str, list[float]], file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--scale", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
