@@ -3,21 +3,39 @@
 MODULE_big = pg_mip
 OBJS = \
 	src/pg_mip.o \
+	src/chain.o \
 	src/commit.o \
 	src/deadlock.o \
 	src/enable.o \
+	src/eviction.o \
+	src/expiry.o \
 	src/family.o \
+	src/family_lock.o \
 	src/functions.o \
+	src/gid.o \
 	src/guard.o \
 	src/handover.o \
+	src/horizon.o \
 	src/instance.o \
+	src/locks.o \
+	src/logical.o \
+	src/logical_decode.o \
+	src/map.o \
 	src/mipt.o \
+	src/outsider.o \
 	src/overlay.o \
+	src/push.o \
+	src/queue.o \
 	src/sibling.o \
 	src/sites.o \
+	src/standby.o \
+	src/stats.o \
+	src/stop.o \
 	src/tableam.o \
 	src/tableam_read.o \
 	src/tableam_write.o \
+	src/version.o \
+	src/waits.o \
 	src/wal.o
 
 EXTENSION = pg_mip
@@ -36,3 +54,6 @@ PG_CFLAGS += -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+
+# no --enable-depend in distributions' builds
+$(OBJS): $(wildcard src/*.h)

@@ -3,6 +3,32 @@
 -- complain if the script is sourced in psql rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION pg_mip" to load this file. \quit
 
+-- Whoever owns the schema could put functions beside ours, for superusers to
+-- call. Names are qualified: nothing of theirs must be found here, either.
+DO $$
+BEGIN
+	IF EXISTS (SELECT FROM pg_catalog.pg_depend
+			WHERE refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+				AND refobjid OPERATOR(pg_catalog.=) '@extschema@'::pg_catalog.regnamespace
+				AND classid OPERATOR(pg_catalog.<>) 'pg_catalog.pg_extension'::pg_catalog.regclass)
+	THEN
+		RAISE EXCEPTION USING
+			ERRCODE = 'object_not_in_prerequisite_state',
+			MESSAGE = 'schema "mip" is not empty',
+			HINT = 'Drop or move what is in it, then create the extension.';
+	END IF;
+	IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n
+			JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) n.nspowner
+			WHERE n.oid OPERATOR(pg_catalog.=) '@extschema@'::pg_catalog.regnamespace
+				AND r.rolsuper)
+	THEN
+		RAISE EXCEPTION USING
+			ERRCODE = 'insufficient_privilege',
+			MESSAGE = 'schema "mip" does not belong to a superuser',
+			HINT = 'Drop it, or use ALTER SCHEMA mip OWNER TO, then create the extension.';
+	END IF;
+END $$;
+
 CREATE FUNCTION mip.tableam_handler(internal) RETURNS table_am_handler
 	LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'mip_tableam_handler';
 CREATE ACCESS METHOD mip TYPE TABLE HANDLER mip.tableam_handler;
@@ -17,13 +43,45 @@ CREATE TABLE mip.mipt (
 	request text,
 	result text,
 	sites text[],
-	owner oid NOT NULL,
+	owner regrole NOT NULL,
 	since timestamptz NOT NULL,
 	aborted boolean NOT NULL,
 	links bytea,
+	acknowledged boolean NOT NULL DEFAULT false,
 	PRIMARY KEY (xid, xinst)
 ) USING heap;
 COMMENT ON TABLE mip.mipt IS 'prepared, committed and aborted instances; read it with mip.instances';
+
+-- XIDs with a time are found by the primary key when they are old.
+CREATE FUNCTION mip.xid_time(xid text) RETURNS timestamptz
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'mip_xid_time_sql';
+COMMENT ON FUNCTION mip.xid_time(text) IS
+	'the time that an XID carries, if it is a version 7 UUID in lower case';
+CREATE INDEX mipt_timeless ON mip.mipt (since) WHERE NOT acknowledged AND mip.xid_time(xid) IS NULL;
+
+CREATE SEQUENCE mip.horizon MINVALUE 0 START 0;
+COMMENT ON SEQUENCE mip.horizon IS
+	'requests up to this time (milliseconds since 1970) have expired';
+
+-- Every database has its own: publications FOR ALL TABLES name this table, but
+-- nothing of it is sent (src/mipt.c), and the initial copy is dropped here.
+ALTER TABLE mip.mipt REPLICA IDENTITY NOTHING;
+CREATE FUNCTION mip.ignore_replicated() RETURNS trigger
+	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_ignore_replicated';
+CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON mip.mipt
+	FOR EACH ROW EXECUTE FUNCTION mip.ignore_replicated();
+ALTER TABLE mip.mipt ENABLE REPLICA TRIGGER ignore_replicated;
+
+-- A request that has committed must not run again in a restored database. Links
+-- (positions of row versions) mean nothing there; and since mip.commit writes to
+-- pages where they point, nobody but the extension itself may make any.
+SELECT pg_catalog.pg_extension_config_dump('mip.mipt', '');
+SELECT pg_catalog.pg_extension_config_dump('mip.horizon', '');
+CREATE FUNCTION mip.keep_links() RETURNS trigger
+	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_keep_links';
+CREATE TRIGGER keep_links BEFORE INSERT OR UPDATE ON mip.mipt
+	FOR EACH ROW EXECUTE FUNCTION mip.keep_links();
+ALTER TABLE mip.mipt ENABLE ALWAYS TRIGGER keep_links;
 
 CREATE FUNCTION mip.begin(xid text, xinst bigint, sites text[] DEFAULT '{}') RETURNS void
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_begin';
@@ -37,7 +95,8 @@ CREATE TYPE mip.instance AS (
 	result text,
 	sites text[],
 	owner name,
-	since timestamptz
+	since timestamptz,
+	acknowledged boolean
 );
 COMMENT ON TYPE mip.instance IS 'an entry of the MIPT';
 
@@ -70,6 +129,25 @@ CREATE FUNCTION mip.forget(xid text) RETURNS integer
 COMMENT ON FUNCTION mip.forget(text) IS
 	'deletes the MIPT of a decided family; returns the number of entries';
 
+CREATE FUNCTION mip.acknowledge(xid text) RETURNS void
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_acknowledge';
+COMMENT ON FUNCTION mip.acknowledge(text) IS
+	'gives up the result of a request that is committed at every site';
+
+CREATE FUNCTION mip.expire() RETURNS bigint
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_expire';
+COMMENT ON FUNCTION mip.expire() IS
+	'removes families older than mip.retention; returns how many, call it until that is 0';
+REVOKE ALL ON FUNCTION mip.expire() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION mip.expire() TO pg_database_owner;
+
+CREATE FUNCTION mip.finished(older_than interval DEFAULT NULL, at_most integer DEFAULT 1000,
+	OUT xid text, OUT xinst bigint, OUT sites text[], OUT owner name,
+	OUT since timestamptz) RETURNS SETOF record
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_finished';
+COMMENT ON FUNCTION mip.finished(interval, integer) IS
+	'committed requests over several sites, of that age, that wait for mip.acknowledge';
+
 CREATE FUNCTION mip.prepared_instances(OUT xid text, OUT xinst bigint, OUT owner name,
 	OUT since timestamptz, OUT request text, OUT sites text[]) RETURNS SETOF record
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_in_doubt';
@@ -78,10 +156,37 @@ COMMENT ON FUNCTION mip.prepared_instances() IS 'behind the view mip.in_doubt';
 CREATE VIEW mip.in_doubt AS SELECT * FROM mip.prepared_instances();
 COMMENT ON VIEW mip.in_doubt IS 'instances of this database that are prepared and not decided';
 
+CREATE FUNCTION mip.waiting_sessions(OUT pid integer, OUT xid text, OUT xinst bigint,
+	OUT blocked_by integer[], OUT blocked_by_instances text[], OUT relation regclass,
+	OUT waiting_since timestamptz) RETURNS SETOF record
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_waits';
+COMMENT ON FUNCTION mip.waiting_sessions() IS 'behind the view mip.waits';
+
+CREATE VIEW mip.waits AS SELECT * FROM mip.waiting_sessions();
+COMMENT ON VIEW mip.waits IS
+	'sessions of this database that wait for a lock; for which sessions and instances (''xid/xinst'', prepared ones included)';
+
+CREATE FUNCTION mip.counters(OUT begun bigint, OUT begun_beside_siblings bigint, OUT prepared bigint,
+	OUT committed bigint, OUT committed_in_one_phase bigint, OUT rolled_back bigint, OUT failed bigint,
+	OUT doomed bigint, OUT refused_committed bigint, OUT refused_superseded bigint,
+	OUT refused_expired bigint, OUT hand_overs bigint, OUT rows_handed_over bigint,
+	OUT waits_for_outsiders bigint, OUT outsiders_cancelled bigint, OUT acknowledged bigint,
+	OUT expired bigint, OUT pushes bigint, OUT since timestamptz) RETURNS record
+	LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'mip_stats';
+COMMENT ON FUNCTION mip.counters() IS 'behind the view mip.stats';
+
+CREATE VIEW mip.stats AS SELECT * FROM mip.counters();
+COMMENT ON VIEW mip.stats IS 'what has happened in this database since the server started, or mip.stats_reset';
+
+CREATE FUNCTION mip.stats_reset() RETURNS void
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_stats_reset';
+COMMENT ON FUNCTION mip.stats_reset() IS 'starts counting again in this database';
+REVOKE ALL ON FUNCTION mip.stats_reset() FROM PUBLIC;
+
 CREATE FUNCTION mip.enable(relation regclass) RETURNS void
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_enable';
 COMMENT ON FUNCTION mip.enable(regclass) IS
-	'lets a table and its partitions opt in to sibling versions, in place';
+	'lets a table with its partitions and inheritance children opt in to sibling versions, in place';
 
 CREATE FUNCTION mip.disable(relation regclass) RETURNS void
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_disable';
@@ -89,4 +194,5 @@ COMMENT ON FUNCTION mip.disable(regclass) IS 'turns a table back into a heap tab
 
 -- Functions check ownership of families and tables themselves.
 GRANT USAGE ON SCHEMA mip TO PUBLIC;
-GRANT SELECT ON mip.in_doubt TO PUBLIC;
+GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats TO PUBLIC;
+GRANT SELECT ON SEQUENCE mip.horizon TO PUBLIC;

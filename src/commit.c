@@ -4,20 +4,24 @@
  *	  Deciding a family at this site: mip.commit, mip.rollback, mip.forget.
  *
  * mip.commit, step by step, and why a crash between any two of them is
- * harmless. All of it runs under the exclusive family lock.
+ * harmless. All of it runs under the exclusive family lock, which is given
+ * back before the rows of the reply travel: a client that stops reading them
+ * would keep everybody else from the family.
  *
  *	1. Validate. Nothing has changed.
  *	2. Doom the active siblings: they may no longer prepare, and return no
  *	   more rows. In memory only; a crash ends them anyway.
  *	3. Hand over the winner's overlay. The winner stays prepared, so a crash
  *	   finds it again; whoever retries hands over the rest. Another winner is
- *	   refused from the first header on.
+ *	   refused from the first header on. Replaced out-of-line values are
+ *	   handed over as well, so the commit deletes them.
  *	4. Commit the winner. Durable when FinishPreparedTransaction returns.
  *	5. Roll back the prepared losers. A crash leaves some prepared; a retry
  *	   finds the winner committed and goes on here.
- *	6. End the doomed ones' statements; note the losers; remove replaced TOAST
- *	   values. Book-keeping of the caller's own transaction, repeated by a
- *	   retry as long as the winner's links are there.
+ *	6. End the doomed ones' statements. A crash ends them as well.
+ *	7. When the caller's own transaction commits, under the lock again: note
+ *	   the losers; drop the winner's links, which nobody needs any more.
+ *	   Book-keeping; what a crash leaves of it goes with a retry or mip.forget.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,11 +30,26 @@
 #include "access/twophase.h"
 #include "catalog/pg_authid_d.h"
 #include "commit.h"
+#include "eviction.h"
 #include "handover.h"
+#include "horizon.h"
 #include "miscadmin.h"
 #include "overlay.h"
+#include "stats.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+/* What a decision has left to be noted. */
+typedef struct Books
+{
+	char	   *xid;
+	List	   *losers;
+	bool		committed;		/* a winner, or was just one rolled back? */
+} Books;
+
+static List *books;				/* in TopTransactionContext */
+static const char *books_of;	/* the function called last */
 
 /*
  * COMMIT PREPARED and ROLLBACK PREPARED insist on the preparing role itself or
@@ -49,9 +68,11 @@ finish(const char *xid, MiptEntry *entry, bool commit)
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
 	FinishPreparedTransaction(gid, commit);
 	SetUserIdAndSecContext(user, context);
+	mip_stop_point("finished");
 	MemoryContextSwitchTo(old);
 
 	entry->state = commit ? MIP_COMMITTED : MIP_ABORTED;
+	mip_count(commit ? MIP_COUNT_COMMITTED : MIP_COUNT_ROLLED_BACK);
 	mip_family_transition(xid, entry->xinst);
 }
 
@@ -89,6 +110,9 @@ validate(const char *xid, List *entries, int64 winner)
 			mipt_raise_committed(committed);
 		return committed;
 	}
+	/* removed, so it was committed at every site */
+	if (entry == NULL && mip_xid_age(xid) == MIP_BEHIND_HORIZON)
+		mip_raise_expired(xid);
 	if (entry == NULL || entry->state != MIP_PREPARED)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
@@ -99,9 +123,11 @@ validate(const char *xid, List *entries, int64 winner)
 	return entry;
 }
 
-static void
+/* Those that are to be noted as aborted. */
+static List *
 roll_back_losers(const char *xid, List *entries, int64 winner)
 {
+	List	   *losers = NIL;
 	ListCell   *lc;
 
 	foreach(lc, entries)
@@ -113,15 +139,60 @@ roll_back_losers(const char *xid, List *entries, int64 winner)
 		if (entry->state == MIP_PREPARED)
 		{
 			finish(xid, entry, false);
-			mipt_insert_aborted(xid, entry);
-			mip_crash_point("loser");
+			mip_stop_point("loser");
+			losers = lappend(losers, entry);
 		}
-		else if (entry->state == MIP_ACTIVE)
+		else if (!ItemPointerIsValid(&entry->tid))
 		{
+			/* active, or doomed by a commit that did not come to its end */
 			entry->state = MIP_ABORTED;
-			mipt_insert_aborted(xid, entry);
+			losers = lappend(losers, entry);
 		}
 	}
+	return losers;
+}
+
+static void *
+copy_varlena(const void *value)
+{
+	return value ? memcpy(palloc(VARSIZE(value)), value, VARSIZE(value)) : NULL;
+}
+
+static MiptEntry *
+copy_loser(const MiptEntry *entry)
+{
+	MiptEntry  *copy = palloc(sizeof(MiptEntry));
+
+	*copy = *entry;
+	copy->request = copy_varlena(entry->request);
+	copy->result = copy_varlena(entry->result);
+	copy->sites = copy_varlena(entry->sites);
+	copy->links = NULL;
+	return copy;
+}
+
+/*
+ * Ends a decision, but for what mip_keep_books has to do then. Only that lives
+ * until then: one statement may decide many families, with large texts.
+ */
+static void
+close_books(const char *xid, List *losers, const MiptEntry *winner)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	if (losers || (winner && winner->links))
+	{
+		Books	   *book = palloc0(sizeof(Books));
+		ListCell   *lc;
+
+		book->xid = pstrdup(xid);
+		foreach(lc, losers)
+			book->losers = lappend(book->losers, copy_loser(lfirst(lc)));
+		book->committed = winner != NULL;
+		books = lappend(books, book);
+	}
+	MemoryContextSwitchTo(old);
+	mip_family_unlock(xid, ExclusiveLock);
 }
 
 List *
@@ -129,27 +200,133 @@ mip_family_commit(const char *xid, int64 winner)
 {
 	List	   *entries;
 	MiptEntry  *entry;
+	List	   *losers;
 
 	mip_family_lock(xid, ExclusiveLock);
 	entries = mipt_read(xid);
 	entry = validate(xid, entries, winner);
 	mip_doom_others(xid, winner);
-	mip_crash_point("doomed");
+	mip_stop_point("doomed");
 	if (entry->state == MIP_PREPARED)
 	{
 		mip_hand_over(entry->links);
-		mip_crash_point("handed over");
+		mip_stop_point("handed over");
 		finish(xid, entry, true);
-		mip_crash_point("committed");
+		mip_stop_point("committed");
 	}
-	roll_back_losers(xid, entries, winner);
+	losers = roll_back_losers(xid, entries, winner);
+	mip_stop_point("losers");
 	mip_evict_doomed(xid);
-	if (entry->links)
-	{
-		mip_remove_replaced_toast(entry->links);
-		mipt_clear_links(entry);
-	}
+	mip_stop_point("evicted");
+	close_books(xid, losers, entry);
 	return entries;
+}
+
+static void
+note_aborted(const Books *book, List *entries)
+{
+	ListCell   *lc;
+
+	foreach(lc, book->losers)
+	{
+		MiptEntry  *loser = lfirst(lc);
+		MiptEntry  *entry = mipt_find(entries, loser->xinst);
+
+		if (entry == NULL || !ItemPointerIsValid(&entry->tid))
+			mipt_insert_aborted(book->xid, loser);
+	}
+}
+
+static void
+keep_book(const Books *book)
+{
+	List	   *entries;
+	MiptEntry  *winner;
+
+	mip_family_lock(book->xid, ExclusiveLock);
+	/* meanwhile, somebody else may have done it, or want to know no more */
+	entries = mipt_read(book->xid);
+	winner = mipt_committed(entries);
+	if (winner ? !winner->acknowledged : !book->committed)
+		note_aborted(book, entries);
+	if (winner && winner->links)
+		mipt_clear_links(winner);
+}
+
+void
+mip_keep_books(void)
+{
+	MemoryContext family;
+	MemoryContext caller;
+	ListCell   *lc;
+
+	if (books == NIL)
+		return;
+	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
+	family = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
+								   ALLOCSET_DEFAULT_SIZES);
+	caller = MemoryContextSwitchTo(family);
+	foreach(lc, books)
+	{
+		keep_book(lfirst(lc));
+		MemoryContextReset(family);
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(family);
+	PopActiveSnapshot();
+	mip_stop_point("noted");
+}
+
+void
+mip_begin_books(const char *function)
+{
+	books_of = function;
+}
+
+/*
+ * A pipeline can begin a block behind a decision whose rows have not all been
+ * fetched. Neither notes nor a family lock may hang on a prepared transaction.
+ */
+void
+mip_refuse_books(void)
+{
+	if (books_of)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("a transaction that has called %s cannot be prepared", books_of),
+				 errhint("Send that as a transaction of its own.")));
+}
+
+void
+mip_lose_books(void)
+{
+	books = NIL;
+	books_of = NULL;
+}
+
+static void
+give_up(const char *xid, List *entries, MiptEntry *entry)
+{
+	if (entry->state == MIP_COMMITTED)
+		mipt_raise_committed(entry);
+	if (entry->state == MIP_PREPARED)
+	{
+		/* once another has committed, VACUUM may have had the base versions */
+		if (!mipt_committed(entries) && mip_hand_over_begun(entry->links))
+			ereport(ERROR,
+					(errcode(ERRCODE_MIP_NOT_USABLE),
+					 errmsg("instance " INT64_FORMAT " of family \"%s\" is being committed",
+							entry->xinst, xid),
+					 errhint("Call mip.commit to complete it.")));
+		finish(xid, entry, false);
+		mip_stop_point("rolled back");
+	}
+	else
+	{
+		mip_doom_one(xid, entry->xinst);
+		mip_evict_doomed(xid);
+		entry->state = MIP_ABORTED;
+	}
 }
 
 /*
@@ -161,32 +338,18 @@ mip_family_rollback(const char *xid, int64 loser)
 {
 	List	   *entries;
 	MiptEntry  *entry;
+	List	   *losers = NIL;
 
 	mip_family_lock(xid, ExclusiveLock);
 	entries = mipt_read(xid);
 	entry = mipt_find(entries, loser);
-	if (entry == NULL || entry->state == MIP_ABORTED)
-		return entries;
-	if (entry->state == MIP_COMMITTED)
-		mipt_raise_committed(entry);
-	if (entry->state == MIP_PREPARED)
+	if (entry &&
+		!(entry->state == MIP_ABORTED && ItemPointerIsValid(&entry->tid)))
 	{
-		/* once another has committed, VACUUM may have had the base versions */
-		if (!mipt_committed(entries) && mip_hand_over_begun(entry->links))
-			ereport(ERROR,
-					(errcode(ERRCODE_MIP_NOT_USABLE),
-					 errmsg("instance " INT64_FORMAT " of family \"%s\" is being committed",
-							loser, xid),
-					 errhint("Call mip.commit to complete it.")));
-		finish(xid, entry, false);
+		give_up(xid, entries, entry);
+		losers = list_make1(entry);
 	}
-	else
-	{
-		mip_doom_one(xid, loser);
-		mip_evict_doomed(xid);
-		entry->state = MIP_ABORTED;
-	}
-	mipt_insert_aborted(xid, entry);
+	close_books(xid, losers, NULL);
 	return entries;
 }
 
@@ -209,8 +372,6 @@ mip_family_forget(const char *xid)
 					 errdetail("Instance " INT64_FORMAT " is %s.", entry->xinst,
 							   entry->state == MIP_ACTIVE ? "active" : "prepared"),
 					 errhint("Commit or roll back its instances first.")));
-		if (entry->links)
-			mip_remove_replaced_toast(entry->links);
 	}
 	return mipt_delete(entries);
 }

@@ -8,6 +8,8 @@
 #ifndef MIP_COMPAT_H
 #define MIP_COMPAT_H
 
+#include "access/heapam_xlog.h"
+
 #if PG_VERSION_NUM < 150000
 #error "pg_mip needs PostgreSQL 15 or later"
 #endif
@@ -19,8 +21,10 @@
 /* The identity of a relation's file; WAL block references carry it. */
 #if PG_VERSION_NUM >= 160000
 typedef RelFileLocator MipFileLocator;
+#define MIP_RD_LOCATOR rd_locator
 #else
 typedef RelFileNode MipFileLocator;
+#define MIP_RD_LOCATOR rd_node
 #endif
 
 /* Arguments of the access method callback scan_bitmap_next_tuple. */
@@ -38,8 +42,16 @@ typedef RelFileNode MipFileLocator;
 
 #if PG_VERSION_NUM >= 180000
 #define mip_conditional_xact_wait(xid) ConditionalXactLockTableWait(xid, false)
+#define mip_conditional_lock_tuple(rel, tid, mode) ConditionalLockTuple(rel, tid, mode, false)
 #else
 #define mip_conditional_xact_wait(xid) ConditionalXactLockTableWait(xid)
+#define mip_conditional_lock_tuple(rel, tid, mode) ConditionalLockTuple(rel, tid, mode)
+#endif
+
+#if PG_VERSION_NUM >= 170000
+#define mip_lock_held_by_me(tag, mode) LockHeldByMe(tag, mode, false)
+#else
+#define mip_lock_held_by_me(tag, mode) LockHeldByMe(tag, mode)
 #endif
 
 /* Do two entries of the lock table belong to the same transaction? */
@@ -63,6 +75,13 @@ typedef RelFileNode MipFileLocator;
 #else
 #define MipUpdateIndexes bool
 #define MIP_UPDATE_ALL_INDEXES true
+#endif
+
+/* An update that is not HOT. */
+#if PG_VERSION_NUM >= 160000
+#define mip_pgstat_count_heap_update(rel, newpage) pgstat_count_heap_update(rel, false, newpage)
+#else
+#define mip_pgstat_count_heap_update(rel, newpage) pgstat_count_heap_update(rel, false)
 #endif
 
 /* Text arrays: 16 has builtin variants, the long form works everywhere. */
@@ -108,6 +127,36 @@ typedef RelFileNode MipFileLocator;
 	object_ownercheck(RelationRelationId, relid, roleid)
 #else
 #define mip_object_ownercheck_class(relid, roleid) pg_class_ownercheck(relid, roleid)
+#endif
+
+/* A page for an insertion. */
+#if PG_VERSION_NUM >= 160000
+#define MIP_BUFFER_FOR_TUPLE(rel, len, vmbuffer) \
+	RelationGetBufferForTuple(rel, len, InvalidBuffer, 0, NULL, vmbuffer, NULL, 0)
+#else
+#define MIP_BUFFER_FOR_TUPLE(rel, len, vmbuffer) \
+	RelationGetBufferForTuple(rel, len, InvalidBuffer, 0, NULL, vmbuffer, NULL)
+#endif
+
+/*
+ * Does heap register the visibility map's page in its WAL records? It came
+ * with minor releases. As what block in that of an update?
+ */
+#ifdef HEAP_UPDATE_BLKREF_VM_NEW
+#define MIP_MAP_IS_REGISTERED
+#define MIP_HEAP_UPDATE_MAP_BLOCK HEAP_UPDATE_BLKREF_VM_NEW
+#else
+#define MIP_HEAP_UPDATE_MAP_BLOCK 2
+#endif
+
+/* Does the subscriber apply transactions while they are in progress? */
+#if PG_VERSION_NUM >= 160000
+#define MIP_STREAMS_IN_PARALLEL(ctx) \
+	(strcmp(NameStr((ctx)->slot->data.plugin), "pgoutput") == 0 && \
+	 (ctx)->output_plugin_private != NULL && \
+	 ((PGOutputData *) (ctx)->output_plugin_private)->streaming == LOGICALREP_STREAM_PARALLEL)
+#else
+#define MIP_STREAMS_IN_PARALLEL(ctx) false
 #endif
 
 #endif							/* MIP_COMPAT_H */

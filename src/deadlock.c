@@ -13,47 +13,80 @@
  * background worker looks at the lock table as a whole, every
  * deadlock_timeout, and only while there are siblings. It follows the waits
  * of each active instance that has some; who is found to have waited for one
- * of the siblings for longer than deadlock_timeout is cancelled, and reports
- * 40P01 (guard.c). One victim at a time.
+ * of the siblings for longer than deadlock_timeout is taken out of the line, as
+ * PostgreSQL's detector does with its own process, and reports 40P01. One
+ * victim at a time.
+ *
+ * Two retries of two families may wait for each other's prepared instance.
+ * One has to give way again and again then, until either request is given up
+ * (an instance that does nothing wins), but nobody hangs without a word.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <signal.h>
-
 #include "deadlock.h"
-#include "family.h"
+#include "locks.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "registry.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
-#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+/*
+ * Fails the wait, if the process is still waiting for that lock. It is told
+ * what to say about it (guard.c) and has `patience` milliseconds to do so, see
+ * below.
+ */
 static bool
-same_lock(const LockInstanceData *a, const LockInstanceData *b)
+fail_wait(const LockInstanceData *wait)
 {
-	return memcmp(&a->locktag, &b->locktag, sizeof(LOCKTAG)) == 0;
+	uint32		hashcode = LockTagHashCode(&wait->locktag);
+	LWLock	   *partition = LockHashPartitionLock(hashcode);
+	PGPROC	   *proc = BackendPidGetProc(wait->pid);
+	bool		waits;
+
+	if (proc == NULL)
+		return false;
+	LWLockAcquire(partition, LW_EXCLUSIVE);
+	waits = proc->pid == wait->pid && proc->waitLock != NULL &&
+		proc->waitStatus == PROC_WAIT_STATUS_WAITING &&
+		memcmp(&proc->waitLock->tag, &wait->locktag, sizeof(LOCKTAG)) == 0;
+	if (waits)
+	{
+		mip_registry->victim_since = GetCurrentTimestamp();
+		mip_registry->deadlock_victim = wait->pid;
+		RemoveFromWaitQueue(proc, hashcode);
+		SetLatch(&proc->procLatch);
+	}
+	LWLockRelease(partition);
+	return waits;
 }
 
 static bool
-conflict(LOCKMASK held, LOCKMODE wanted)
+victim_pending(int patience)
 {
-	for (LOCKMODE mode = 1; mode <= MaxLockMode; mode++)
-	{
-		if ((held & LOCKBIT_ON(mode)) && DoLockModesConflict(mode, wanted))
-			return true;
-	}
-	return false;
+	return mip_registry->deadlock_victim != 0 &&
+		BackendPidGetProc(mip_registry->deadlock_victim) != NULL &&
+		!TimestampDifferenceExceeds(mip_registry->victim_since, GetCurrentTimestamp(),
+									patience);
+}
+
+bool
+mip_is_deadlock_victim(void)
+{
+	if (mip_registry == NULL || mip_registry->deadlock_victim != MyProcPid)
+		return false;
+	mip_registry->deadlock_victim = 0;
+	return true;
 }
 
 /* Is this entry of the lock table one of the waiter's siblings? */
@@ -64,41 +97,51 @@ is_sibling(const LockData *locks, const LockInstanceData *entry,
 	if (entry->pid != 0)
 		return list_member_int(waiter->active, entry->pid);
 
-	/* a prepared transaction is known by the lock on its own id */
-	for (int i = 0; i < locks->nelements; i++)
-	{
-		const LockInstanceData *other = &locks->locks[i];
+	return list_member_xid(waiter->prepared, mip_lock_prepared(locks, entry));
+}
 
-		if (other->pid == 0 && mip_same_vxid(other, entry) &&
-			other->locktag.locktag_type == LOCKTAG_TRANSACTION &&
-			list_member_xid(waiter->prepared, other->locktag.locktag_field1))
-			return true;
+/*
+ * Whoever ends `entry`, which is in the way: its backend; and if it is an
+ * instance, that may take a retry of its family.
+ */
+static void
+add_those_who_end(List **pids, const LockData *locks,
+				  const LockInstanceData *entry, const List *waiters)
+{
+	ListCell   *lc;
+
+	if (entry->pid != 0)
+		*pids = list_append_unique_int(*pids, entry->pid);
+	foreach(lc, waiters)
+	{
+		const MipWaiter *waiter = lfirst(lc);
+
+		if (is_sibling(locks, entry, waiter))
+			*pids = list_append_unique_int(*pids, waiter->pid);
 	}
-	return false;
 }
 
 /*
  * Looks at what `wait` waits for. True if one of the siblings holds it; adds
- * the backends that hold it, or wait for it as well, to `pids`.
+ * the backends that are in the way otherwise to `pids`.
  */
 static bool
 waits_for_sibling(const LockData *locks, const LockInstanceData *wait,
-				  const MipWaiter *waiter, List **pids)
+				  const MipWaiter *waiter, const List *waiters, List **pids)
 {
 	for (int i = 0; i < locks->nelements; i++)
 	{
 		const LockInstanceData *entry = &locks->locks[i];
 
-		if (entry == wait || !same_lock(entry, wait))
+		if (entry == wait || !mip_same_lock(entry, wait) || !mip_lock_blocks(locks, entry, wait))
 			continue;
 		/* siblings hold these among themselves, and never for long */
 		if (entry->locktag.locktag_type == LOCKTAG_USERLOCK)
 			continue;
-		if (conflict(entry->holdMask, wait->waitLockMode) &&
+		if (mip_modes_conflict(entry->holdMask, wait->waitLockMode) &&
 			is_sibling(locks, entry, waiter))
 			return true;
-		if (entry->pid != 0)
-			*pids = list_append_unique_int(*pids, entry->pid);
+		add_those_who_end(pids, locks, entry, waiters);
 	}
 	return false;
 }
@@ -111,9 +154,9 @@ waits_too_long(const LockInstanceData *wait)
 								   DeadlockTimeout);
 }
 
-/* The backend that has to give way so that `waiter` can go on, or 0. */
-static int
-find_victim(const LockData *locks, const MipWaiter *waiter)
+/* The wait that has to end so that `waiter` can go on, or NULL. */
+static const LockInstanceData *
+find_victim(const LockData *locks, const MipWaiter *waiter, const List *waiters)
 {
 	List	   *pids = list_make1_int(waiter->pid);
 
@@ -125,14 +168,18 @@ find_victim(const LockData *locks, const MipWaiter *waiter)
 		{
 			const LockInstanceData *wait = &locks->locks[j];
 
-			if (wait->pid == pid && wait->waitLockMode != NoLock &&
-				waits_for_sibling(locks, wait, waiter, &pids) &&
+			if (wait->pid != pid || wait->waitLockMode == NoLock)
+				continue;
+			/* an instance leaves this line when it has siblings: queue.c */
+			if (pid == waiter->pid && wait->locktag.locktag_type == LOCKTAG_TUPLE)
+				continue;
+			if (waits_for_sibling(locks, wait, waiter, waiters, &pids) &&
 				pid != waiter->pid && !list_member_int(waiter->active, pid) &&
 				waits_too_long(wait))
-				return pid;
+				return wait;
 		}
 	}
-	return 0;
+	return NULL;
 }
 
 static void
@@ -142,21 +189,20 @@ break_deadlocks(void)
 	LockData   *locks;
 	ListCell   *lc;
 
-	if (waiters == NIL || mip_deadlock_victim_pending(2 * DeadlockTimeout))
+	if (waiters == NIL || victim_pending(2 * DeadlockTimeout))
 		return;
 	locks = GetLockStatusData();
 	foreach(lc, waiters)
 	{
-		int			victim = find_victim(locks, lfirst(lc));
+		const MipWaiter *waiter = lfirst(lc);
+		const LockInstanceData *victim = find_victim(locks, waiter, waiters);
 
-		if (victim != 0)
+		if (victim && fail_wait(victim))
 		{
 			ereport(LOG,
 					(errmsg("deadlock through an instance"),
 					 errdetail("Process %d waits for it; its retry in process %d waits for process %d.",
-							   victim, ((MipWaiter *) lfirst(lc))->pid, victim)));
-			mip_set_deadlock_victim(victim);
-			(void) kill(victim, SIGINT);
+							   victim->pid, waiter->pid, victim->pid)));
 			break;
 		}
 	}
@@ -187,7 +233,7 @@ mip_deadlock_main(Datum arg)
 		break_deadlocks();
 		MemoryContextReset(context);
 	}
-	proc_exit(0);
+	proc_exit(1);				/* comes back if the server stays */
 }
 
 void

@@ -13,6 +13,9 @@
 /* Registers the background worker that looks for them. */
 extern void mip_deadlock_init(void);
 
+/* True once for each time this backend was made the victim. */
+extern bool mip_is_deadlock_victim(void);
+
 extern PGDLLEXPORT void mip_deadlock_main(Datum arg);
 
 #endif							/* MIP_DEADLOCK_H */

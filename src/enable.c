@@ -9,6 +9,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
@@ -35,6 +36,23 @@ PG_FUNCTION_INFO_V1(mip_enable);
 PG_FUNCTION_INFO_V1(mip_disable);
 
 static void
+check_kind(Oid relid)
+{
+	char		kind = get_rel_relkind(relid);
+
+	if (kind == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	if (IsCatalogRelationOid(relid) ||
+		(kind != RELKIND_RELATION && kind != RELKIND_PARTITIONED_TABLE))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not an ordinary or partitioned table",
+						get_rel_name(relid))));
+}
+
+static void
 check_may_switch(Relation rel)
 {
 	if (!mip_object_ownercheck_class(RelationGetRelid(rel), GetUserId()))
@@ -43,11 +61,13 @@ check_may_switch(Relation rel)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("table \"%s\" belongs to pg_mip itself", RelationGetRelationName(rel))));
-	if (IsSystemRelation(rel) || rel->rd_rel->relkind != RELKIND_RELATION)
+	/* its rows are in the buffers of another session */
+	if (RELATION_IS_OTHER_TEMP(rel))
 		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not an ordinary or partitioned table",
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot change the access method of temporary table \"%s\" of another session",
 						RelationGetRelationName(rel))));
+	CheckTableNotInUse(rel, "change the access method of");
 }
 
 static void
@@ -90,37 +110,35 @@ switch_tables(Oid relid, Oid from, Oid to)
 {
 	ListCell   *lc;
 
+	check_kind(relid);
 	if (!mip_object_ownercheck_class(relid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(relid));
 	LockRelationOid(relid, AccessExclusiveLock);
-	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
+	check_kind(relid);
 	foreach(lc, find_all_inheritors(relid, AccessExclusiveLock, NULL))
 	{
 		Relation	rel = table_open(lfirst_oid(lc), NoLock);
 
-		if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		{
-			check_may_switch(rel);
-			CheckTableNotInUse(rel, "change the access method of");
-			if (rel->rd_rel->relam == from)
-				set_access_method(rel, to);
-			else if (rel->rd_rel->relam != to)
-				ereport(ERROR,
-						(errcode(ERRCODE_MIP_NOT_USABLE),
-						 errmsg("table \"%s\" uses neither the access method heap nor mip",
-								RelationGetRelationName(rel))));
-		}
+		check_kind(RelationGetRelid(rel));
+		check_may_switch(rel);
+		/* a partitioned table may have one from 17 on, for its new partitions */
+		if (rel->rd_rel->relam == from)
+			set_access_method(rel, to);
+		else if (rel->rd_rel->relam != to &&
+				 rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+			ereport(ERROR,
+					(errcode(ERRCODE_MIP_NOT_USABLE),
+					 errmsg("table \"%s\" uses neither the access method heap nor mip",
+							RelationGetRelationName(rel))));
 		table_close(rel, NoLock);
 	}
 }
 
 static void
-refuse_in_instance(const char *function)
+check_may_call(const char *function)
 {
 	mip_require_preload();
+	PreventCommandIfReadOnly(function);
 	if (mip_in_transaction())
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
@@ -130,7 +148,7 @@ refuse_in_instance(const char *function)
 Datum
 mip_enable(PG_FUNCTION_ARGS)
 {
-	refuse_in_instance("mip.enable");
+	check_may_call("mip.enable");
 	switch_tables(PG_GETARG_OID(0), HEAP_TABLE_AM_OID, get_table_am_oid("mip", false));
 	PG_RETURN_VOID();
 }
@@ -138,7 +156,7 @@ mip_enable(PG_FUNCTION_ARGS)
 Datum
 mip_disable(PG_FUNCTION_ARGS)
 {
-	refuse_in_instance("mip.disable");
+	check_may_call("mip.disable");
 	switch_tables(PG_GETARG_OID(0), get_table_am_oid("mip", false), HEAP_TABLE_AM_OID);
 	PG_RETURN_VOID();
 }

@@ -13,6 +13,7 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "pg_mip.h"
+#include "utils/array.h"
 
 /* Key of a family; padded with zeros, compared as bytes. */
 typedef struct MipFamilyKey
@@ -32,6 +33,12 @@ typedef struct MipFamily
 									 * changes only under the family lock */
 } MipFamily;
 
+/*
+ * Site sets of active instances are kept up to this size; that is 30 names of
+ * four bytes. They are for display, their hash decides.
+ */
+#define MIP_SITES_KEPT	256
+
 /* A living instance. Fields change under the registry lock only. */
 typedef struct MipInstance
 {
@@ -43,6 +50,9 @@ typedef struct MipInstance
 	Oid			owner;
 	uint64		sites;			/* hash of the site set, 0 = unknown */
 	TimestampTz since;			/* begin */
+	TimestampTz prepared;		/* when it was; valid if it is */
+	int			site_bytes;		/* 0: the site set is not kept here */
+	char		site_set[MIP_SITES_KEPT];	/* an array of text */
 	volatile bool doomed;		/* a sibling has won: must not go on */
 	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
 	volatile bool running;		/* executes a statement right now */
@@ -57,13 +67,13 @@ extern void mip_family_shmem_startup(void);
  * The family lock: a heavyweight lock on (database, XID). Shared for a
  * consistent reading of the MIPT, exclusive for each transition.
  *
- * mip_family_lock takes it for the current transaction (mip.commit and its
- * like, which run in one of their own, keep it to their end; readers give it
- * back). An instance that ends must not leave it with the prepared
+ * mip_family_lock takes it for the current transaction; mip.commit, mip.rollback
+ * and readers give it back before their rows travel. An instance that ends must not leave it with the prepared
  * transaction, so it takes it for the session; the transaction callbacks in
  * instance.c release it on every path. Only one can be held so.
  */
 extern void mip_family_lock(const char *xid, LOCKMODE mode);
+extern bool mip_family_lock_if_free(const char *xid, LOCKMODE mode);
 extern void mip_family_unlock(const char *xid, LOCKMODE mode);
 extern void mip_family_lock_ending(const char *xid);
 extern void mip_family_unlock_ending(void);
@@ -72,9 +82,12 @@ extern void mip_registry_ensure(void);
 
 /* Enters and leaves; see the definitions for the refusals. */
 extern MipInstance *mip_register(const char *xid, int64 xinst, Oid owner,
-								 uint64 sites);
+								 ArrayType *sites);
 extern void mip_unregister(MipInstance *inst);
 extern void mip_mark_prepared(MipInstance *inst);
+
+/* The site set of an active instance; NULL if it is not kept. */
+extern ArrayType *mip_instance_sites(const MipInstance *inst);
 
 /* Copies of the living instances of a family (caller: family lock, or a hint). */
 extern List *mip_family_instances(const char *xid);
@@ -86,17 +99,33 @@ typedef struct MipInDoubt
 } MipInDoubt;
 extern List *mip_prepared_instances(void);
 
+/*
+ * When instances were prepared, in all databases; `now` if that lies in the
+ * future, as when the clock has gone back.
+ */
+typedef struct MipPreparedAt
+{
+	Oid			dbid;
+	TimestampTz prepared;
+} MipPreparedAt;
+extern List *mip_all_prepared(TimestampTz now);
+
+/* Who is alive in this database. */
+typedef struct MipLiving
+{
+	char		xid[MIP_XID_MAX + 4];
+	int64		xinst;
+	TransactionId tid;
+	int			pid;			/* 0: prepared */
+	Oid			owner;
+} MipLiving;
+extern List *mip_living_instances(void);
+
+/* Is there any in this database? Looks closely: see family.c, drop_stale. */
+extern bool mip_any_in_doubt(void);
+
 /* Counts a transition of a family and forgets a prepared instance of it. */
 extern void mip_family_transition(const char *xid, int64 forget_xinst);
-
-/* Mark active instances of a family as losers: they must not go on. */
-extern void mip_doom_others(const char *xid, int64 winner);
-extern void mip_doom_one(const char *xid, int64 loser);
-
-/* Called by a doomed instance that is not `running` any more. */
-extern void mip_swallow_cancel(void);
-/* Ends what doomed instances are doing; waits briefly for them to be gone. */
-extern void mip_evict_doomed(const char *xid);
 
 /*
  * About a (sub)transaction in progress: is it a living sibling of my instance?
@@ -113,14 +142,6 @@ typedef struct MipWaiter
 	List	   *active;			/* pids of active siblings */
 } MipWaiter;
 extern List *mip_waiters(void);
-
-/*
- * One backend at a time can be told that its cancel means "deadlock"; it has
- * `patience` milliseconds to notice.
- */
-extern void mip_set_deadlock_victim(int pid);
-extern bool mip_deadlock_victim_pending(int patience);
-extern bool mip_is_deadlock_victim(void);
 
 /* gid of an instance's prepared transaction */
 extern void mip_gid(char *gid, const char *xid, int64 xinst);

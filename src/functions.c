@@ -8,15 +8,20 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/xact.h"
 #include "catalog/pg_enum.h"
+#include "commands/trigger.h"
 #include "commit.h"
+#include "expiry.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "guard.h"
 #include "mipt.h"
 #include "miscadmin.h"
+#include "replication/logicalworker.h"
 #include "sites.h"
+#include "standby.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
@@ -28,7 +33,11 @@ PG_FUNCTION_INFO_V1(mip_commit);
 PG_FUNCTION_INFO_V1(mip_rollback);
 PG_FUNCTION_INFO_V1(mip_instances);
 PG_FUNCTION_INFO_V1(mip_forget);
+PG_FUNCTION_INFO_V1(mip_acknowledge);
+PG_FUNCTION_INFO_V1(mip_expire);
+PG_FUNCTION_INFO_V1(mip_finished);
 PG_FUNCTION_INFO_V1(mip_in_doubt);
+PG_FUNCTION_INFO_V1(mip_ignore_replicated);
 
 /* Labels of mip.state, in the order of MipState */
 static const char *const state_labels[] = {
@@ -74,9 +83,15 @@ xinst_argument(FunctionCallInfo fcinfo)
 }
 
 static text *
-text_argument(FunctionCallInfo fcinfo, int i)
+text_argument(FunctionCallInfo fcinfo, int i, const char *what)
 {
-	return PG_ARGISNULL(i) ? NULL : PG_GETARG_TEXT_PP(i);
+	if (PG_ARGISNULL(i))
+		return NULL;
+	if (toast_raw_datum_size(PG_GETARG_DATUM(i)) - VARHDRSZ > MIP_TEXT_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("a %s must not be longer than %d bytes", what, MIP_TEXT_MAX)));
+	return PG_GETARG_TEXT_PP(i);
 }
 
 /* ---- rows ---- */
@@ -100,8 +115,8 @@ static void
 put_entry(ReturnSetInfo *rsinfo, const MiptEntry *entry)
 {
 	TupleDesc	desc = rsinfo->setDesc;
-	Datum		values[7];
-	bool		nulls[7] = {false};
+	Datum		values[8];
+	bool		nulls[8] = {false};
 
 	values[0] = Int64GetDatum(entry->xinst);
 	values[1] = state_datum(TupleDescAttr(desc, 1)->atttypid, entry->state);
@@ -113,6 +128,7 @@ put_entry(ReturnSetInfo *rsinfo, const MiptEntry *entry)
 	nulls[4] = entry->sites == NULL;
 	values[5] = owner_datum(entry->owner);
 	values[6] = TimestampTzGetDatum(entry->since);
+	values[7] = BoolGetDatum(entry->acknowledged);
 	tuplestore_putvalues(rsinfo->setResult, desc, values, nulls);
 }
 
@@ -147,6 +163,7 @@ mip_begin(PG_FUNCTION_ARGS)
 				 errmsg("the set of sites must not be null"),
 				 errhint("Leave it out, or give an empty array, if there is no more than this one.")));
 	mip_instance_begin(xid, xinst, mip_sites_canonical(PG_GETARG_ARRAYTYPE_P(2)));
+	mip_check_own_statement();
 	PG_RETURN_VOID();
 }
 
@@ -156,8 +173,8 @@ mip_prepare(PG_FUNCTION_ARGS)
 	mip_require_preload();
 	mip_require_top_level("mip.prepare");
 	InitMaterializedSRF(fcinfo, 0);
-	return return_entries(fcinfo, mip_instance_prepare(text_argument(fcinfo, 0),
-													   text_argument(fcinfo, 1)));
+	return return_entries(fcinfo, mip_instance_prepare(text_argument(fcinfo, 0, "request"),
+													   text_argument(fcinfo, 1, "result")));
 }
 
 Datum
@@ -166,8 +183,8 @@ mip_commit_one_phase(PG_FUNCTION_ARGS)
 	mip_require_preload();
 	mip_require_top_level("mip.commit_one_phase");
 	InitMaterializedSRF(fcinfo, 0);
-	return return_entries(fcinfo, mip_instance_commit_one_phase(text_argument(fcinfo, 0),
-																text_argument(fcinfo, 1)));
+	return return_entries(fcinfo, mip_instance_commit_one_phase(text_argument(fcinfo, 0, "request"),
+																text_argument(fcinfo, 1, "result")));
 }
 
 /* ---- functions that work from any session ---- */
@@ -179,6 +196,7 @@ require_no_block(const char *function)
 	mip_require_preload();
 	mip_require_top_level(function);
 	PreventInTransactionBlock(true, function);
+	mip_begin_books(function);
 	mip_registry_ensure();
 }
 
@@ -215,6 +233,7 @@ mip_instances(PG_FUNCTION_ARGS)
 	mip_family_lock(xid, ShareLock);
 	entries = mipt_read(xid);
 	mip_family_unlock(xid, ShareLock);
+	mip_wait_for_standbys();
 	return return_entries(fcinfo, entries);
 }
 
@@ -223,8 +242,93 @@ mip_forget(PG_FUNCTION_ARGS)
 {
 	char	   *xid = xid_argument(fcinfo);
 
+	PreventCommandIfReadOnly("mip.forget");
 	require_no_block("mip.forget");
 	PG_RETURN_INT32(mip_family_forget(xid));
+}
+
+Datum
+mip_acknowledge(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+
+	PreventCommandIfReadOnly("mip.acknowledge");
+	require_no_block("mip.acknowledge");
+	mip_family_acknowledge(xid);
+	PG_RETURN_VOID();
+}
+
+Datum
+mip_expire(PG_FUNCTION_ARGS)
+{
+	PreventCommandIfReadOnly("mip.expire");
+	require_no_block("mip.expire");
+	PG_RETURN_INT64(mip_expire_families());
+}
+
+/* In seconds; of the retention if not given. */
+static int64
+age_argument(FunctionCallInfo fcinfo)
+{
+	Interval   *age;
+
+	if (PG_ARGISNULL(0))
+		return mip_retention;
+	age = PG_GETARG_INTERVAL_P(0);
+	return age->time / USECS_PER_SEC +
+		(age->day + (int64) age->month * DAYS_PER_MONTH) * SECS_PER_DAY;
+}
+
+static void
+put_finished(ReturnSetInfo *rsinfo, const MipFinished *found)
+{
+	Datum		values[5];
+	bool		nulls[5] = {false};
+
+	values[0] = CStringGetTextDatum(found->xid);
+	values[1] = Int64GetDatum(found->xinst);
+	values[2] = PointerGetDatum(found->sites);
+	values[3] = owner_datum(found->owner);
+	values[4] = TimestampTzGetDatum(found->since);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+Datum
+mip_finished(PG_FUNCTION_ARGS)
+{
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the number of requests must be positive")));
+	/* without a retention nothing is ever old */
+	if (PG_ARGISNULL(0) && mip_retention == 0)
+		return (Datum) 0;
+	foreach(lc, mip_finished_families(age_argument(fcinfo), PG_GETARG_INT32(1)))
+		put_finished((ReturnSetInfo *) fcinfo->resultinfo, lfirst(lc));
+	return (Datum) 0;
+}
+
+static void
+put_in_doubt(ReturnSetInfo *rsinfo, const MipInDoubt *found)
+{
+	MiptEntry  *entry = mipt_find_visible(found->xid, found->xinst);
+	Datum		values[6];
+	bool		nulls[6] = {false};
+
+	if (entry == NULL || entry->state != MIP_PREPARED)
+		return;
+	values[0] = CStringGetTextDatum(found->xid);
+	values[1] = Int64GetDatum(entry->xinst);
+	values[2] = owner_datum(entry->owner);
+	values[3] = TimestampTzGetDatum(entry->since);
+	values[4] = PointerGetDatum(entry->request);
+	nulls[4] = entry->request == NULL;
+	values[5] = PointerGetDatum(entry->sites);
+	nulls[5] = entry->sites == NULL;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
 /*
@@ -234,29 +338,35 @@ mip_forget(PG_FUNCTION_ARGS)
 Datum
 mip_in_doubt(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext family;
 	ListCell   *lc;
 
 	mip_registry_ensure();
 	InitMaterializedSRF(fcinfo, 0);
+	/* not the texts of all families at a time */
+	family = AllocSetContextCreate(caller, "pg_mip family", ALLOCSET_DEFAULT_SIZES);
 	foreach(lc, mip_prepared_instances())
 	{
-		MipInDoubt *found = lfirst(lc);
-		MiptEntry  *entry = mipt_find_visible(found->xid, found->xinst);
-		Datum		values[6];
-		bool		nulls[6] = {false};
-
-		if (entry == NULL || entry->state != MIP_PREPARED)
-			continue;
-		values[0] = CStringGetTextDatum(found->xid);
-		values[1] = Int64GetDatum(entry->xinst);
-		values[2] = owner_datum(entry->owner);
-		values[3] = TimestampTzGetDatum(entry->since);
-		values[4] = PointerGetDatum(entry->request);
-		nulls[4] = entry->request == NULL;
-		values[5] = PointerGetDatum(entry->sites);
-		nulls[5] = entry->sites == NULL;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		MemoryContextReset(family);
+		MemoryContextSwitchTo(family);
+		put_in_doubt((ReturnSetInfo *) fcinfo->resultinfo, lfirst(lc));
+		MemoryContextSwitchTo(caller);
 	}
+	MemoryContextDelete(family);
 	return (Datum) 0;
+}
+
+/* A trigger: what subscriptions would write is left out. */
+Datum
+mip_ignore_replicated(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		elog(ERROR, "mip.ignore_replicated is a trigger");
+	if (IsLogicalWorker())
+		return PointerGetDatum(NULL);
+	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
+						   trigger->tg_newtuple : trigger->tg_trigtuple);
 }

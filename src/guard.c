@@ -16,15 +16,19 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_inherits.h"
+#include "deadlock.h"
+#include "eviction.h"
 #include "executor/executor.h"
 #include "executor/spi.h"
 #include "guard.h"
+#include "mipt.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/cost.h"
 #include "optimizer/planner.h"
 #include "overlay.h"
+#include "stats.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
 #include "parser/parsetree.h"
@@ -45,10 +49,36 @@ static planner_hook_type prev_planner;
  */
 static int	depth;
 
+/* EXECUTE opens a portal of its own; this is the client's then. */
+static Portal execute_portal;
+
+Portal
+mip_client_portal(void)
+{
+	return execute_portal ? execute_portal : ActivePortal;
+}
+
+static bool
+in_trigger(void)
+{
+	return DatumGetInt32(DirectFunctionCall1(pg_trigger_depth, (Datum) 0)) > 0;
+}
+
+/* A transaction that ends reads its cursors WITH HOLD, and stores their rows. */
+static bool storing_cursor;
+
+static bool
+stores_cursor(void)
+{
+	return depth == 0 && ActivePortal != NULL && ActivePortal->holdStore != NULL &&
+		(ActivePortal->cursorOptions & CURSOR_OPT_HOLD) != 0;
+}
+
+/* Deferred triggers run at depth 0, and so do cursors that are being stored. */
 void
 mip_require_top_level(const char *function)
 {
-	if (depth != 1)
+	if (depth != 1 || in_trigger() || storing_cursor)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s cannot be called from a function or from inside another statement", function),
@@ -57,19 +87,24 @@ mip_require_top_level(const char *function)
 
 /* ---- doomed instances and endings ---- */
 
-/* Losers are cancelled by the winner, and deadlocks are: say so. */
+/*
+ * Losers are cancelled by the winner, or run into what it has taken from them,
+ * and the waits of deadlocks' victims are failed: say why.
+ */
 static void
-explain_cancel(MemoryContext context)
+explain_error(MemoryContext context)
 {
 	bool		doomed = mip_in_transaction() && mip_mine.inst->doomed;
+	bool		victim = geterrcode() == ERRCODE_T_R_DEADLOCK_DETECTED &&
+		mip_is_deadlock_victim();
 
-	if (geterrcode() != ERRCODE_QUERY_CANCELED ||
-		!(doomed || mip_is_deadlock_victim()))
+	if (!doomed && !victim)
 		return;
 	MemoryContextSwitchTo(context);
 	FlushErrorState();
 	if (doomed)
 		mip_doomed_error();
+	mip_count(MIP_COUNT_DEADLOCKS);
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected"),
@@ -78,15 +113,24 @@ explain_cancel(MemoryContext context)
 }
 
 /*
- * What a client sends after an ending would become part of it. Deferred
- * triggers run then, too, but outside any portal.
+ * Does a statement of the client run in a transaction that is being ended?
+ * Deferred triggers run then, too: outside any portal, but for the cursors
+ * that they open themselves; and cursors are stored.
  */
+static bool
+client_in_ending(void)
+{
+	return mip_in_transaction() && mip_mine.ending != MIP_RUNNING &&
+		ActivePortal != NULL && !in_trigger() && !storing_cursor;
+}
+
+/* What a client sends after an ending would become part of it. */
 static void
 check_may_execute(void)
 {
 	if (!mip_in_transaction())
 		return;
-	if (mip_mine.ending != MIP_RUNNING && ActivePortal != NULL)
+	if (client_in_ending())
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("no statement may follow mip.prepare or mip.commit_one_phase in the same message"),
@@ -97,14 +141,14 @@ check_may_execute(void)
 
 /*
  * Statements run between enter and leave. Meanwhile a winner may cancel us
- * (mip_evict_doomed), and explain_cancel will say why; a cancel that comes too
+ * (mip_evict_doomed), and explain_error will say why; a cancel that comes too
  * late for that must not hit whatever follows.
  */
 static void
 enter(void)
 {
 	if (depth++ == 0)
-		(void) mip_is_deadlock_victim();	/* came too late: forget it */
+		(void) mip_is_deadlock_victim();	/* failed outside a statement */
 	if (mip_in_transaction())
 		mip_mine.inst->running = true;
 }
@@ -120,14 +164,18 @@ leave(void)
 		mip_swallow_cancel();
 }
 
-/* The same in PG_CATCH. */
+/*
+ * The same in PG_CATCH. Outside of savepoints the transaction is about to end,
+ * as soon as the client has been told: it must not be taken for an idle one,
+ * whose session is ended sooner.
+ */
 static void
 leave_by_error(MemoryContext context)
 {
 	depth--;
-	if (depth == 0 && mip_in_transaction())
+	if (depth == 0 && mip_in_transaction() && GetCurrentTransactionNestLevel() > 1)
 		mip_mine.inst->running = false;
-	explain_cancel(context);
+	explain_error(context);
 	PG_RE_THROW();
 }
 
@@ -142,6 +190,13 @@ refuse_table(Relation rel, const char *what)
 				 errmsg("cannot %s unlogged table \"%s\" in a MIP transaction",
 						what, RelationGetRelationName(rel)),
 				 errdetail("A crash empties it, and leaves instances that were prepared before.")));
+	if (rel->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("cannot %s foreign table \"%s\" in a MIP transaction",
+						what, RelationGetRelationName(rel)),
+				 errdetail("What is done on another server is not prepared with the instance."),
+				 errhint("Make that database a site of the request.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_NOT_USABLE),
 			 errmsg("cannot %s table \"%s\" in a MIP transaction",
@@ -194,10 +249,21 @@ check_opted_in_oid(Oid relid, const char *what)
 	table_close(rel, NoLock);
 }
 
+/* An expired request can be cancelled at most: not at the end of the work. */
+static void
+refuse_expired(void)
+{
+	if (unlikely(mip_mine.age != MIP_CURRENT))
+		mip_raise_expired(mip_mine.xid);
+}
+
 static void
 check_written_tables(PlannedStmt *stmt)
 {
 	ListCell   *lc;
+
+	if (stmt->resultRelations || stmt->rowMarks)
+		refuse_expired();
 
 	foreach(lc, stmt->resultRelations)
 		check_opted_in_oid(rt_fetch(lfirst_int(lc), stmt->rtable)->relid, "write to");
@@ -210,6 +276,15 @@ check_written_tables(PlannedStmt *stmt)
 		if (mark->markType <= ROW_MARK_NOKEYEXCLUSIVE && !mark->isParent)
 			check_opted_in_oid(rt_fetch(mark->rti, stmt->rtable)->relid, "lock rows of");
 	}
+}
+
+void
+mip_check_own_statement(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, ActivePortal->stmts)
+		check_written_tables(lfirst_node(PlannedStmt, lc));
 }
 
 /* ---- executor ---- */
@@ -247,14 +322,31 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 		(void) distrust_visibility_map(desc->planstate, NULL);
 }
 
+/*
+ * Drivers that have asked for so many rows come back for more, or for the
+ * news that there are none. But the transaction ends before that. Queries of
+ * deferred triggers stop early by themselves.
+ */
+static void
+refuse_part_of_ending(QueryDesc *desc, uint64 count)
+{
+	if (count > 0 && desc->estate->es_processed >= count && client_in_ending())
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("the rows of mip.prepare and mip.commit_one_phase cannot be fetched in parts"),
+				 errhint("Let the driver fetch all rows of this statement at once (a fetch size of 0).")));
+}
+
 static void
 mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 {
 	MemoryContext context = CurrentMemoryContext;
+	bool		saved = storing_cursor;
 
 	/* parallel workers know nothing of the overlay: run without them */
 	if (mip_in_transaction())
 		desc->already_executed = true;
+	storing_cursor = saved || stores_cursor();
 	enter();
 	PG_TRY();
 	{
@@ -262,12 +354,15 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 			prev_executor_run(MIP_EXECUTOR_RUN_PASS);
 		else
 			standard_ExecutorRun(MIP_EXECUTOR_RUN_PASS);
+		refuse_part_of_ending(desc, count);
 	}
 	PG_CATCH();
 	{
+		storing_cursor = saved;
 		leave_by_error(context);
 	}
 	PG_END_TRY();
+	storing_cursor = saved;
 	leave();
 }
 
@@ -324,10 +419,25 @@ mip_planner(Query *parse, const char *query, int cursor_options,
 
 /* ---- utility statements ---- */
 
-static void
-refuse_two_phase(const char *gid)
+/* Without the library a name like ours may have been given to anything. */
+static bool
+is_instance(const char *gid)
 {
-	if (mip_gid_is_mip(gid))
+	Oid			dbid;
+	char		xid[MIP_XID_MAX + 4];
+	int64		xinst;
+
+	return mip_gid_parse(gid, &dbid, xid, &xinst) && dbid == MyDatabaseId &&
+		mipt_is_pending(xid, xinst);
+}
+
+static void
+refuse_two_phase(const TransactionStmt *stmt)
+{
+	const char *gid = stmt->gid;
+
+	if (mip_gid_is_mip(gid) &&
+		(stmt->kind == TRANS_STMT_PREPARE || is_instance(gid)))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("prepared transaction \"%s\" is an instance of a MIP family", gid),
@@ -342,7 +452,7 @@ check_transaction_stmt(TransactionStmt *stmt)
 		case TRANS_STMT_PREPARE:
 		case TRANS_STMT_COMMIT_PREPARED:
 		case TRANS_STMT_ROLLBACK_PREPARED:
-			refuse_two_phase(stmt->gid);
+			refuse_two_phase(stmt);
 			break;
 		default:
 			break;
@@ -356,6 +466,7 @@ check_copy(CopyStmt *stmt)
 	{
 		Relation	rel = table_openrv(stmt->relation, RowExclusiveLock);
 
+		refuse_expired();
 		check_opted_in(rel, "write to");
 		table_close(rel, NoLock);
 	}
@@ -413,6 +524,7 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	MemoryContext memory = CurrentMemoryContext;
 	Node	   *stmt = pstmt->utilityStmt;
 	bool		nested = !IsA(stmt, ExecuteStmt) && !IsA(stmt, TransactionStmt);
+	Portal		saved = execute_portal;
 
 	if (IsA(stmt, TransactionStmt))
 		check_transaction_stmt((TransactionStmt *) stmt);
@@ -422,6 +534,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		check_may_execute();
 		check_utility(stmt);
 	}
+	if (IsA(stmt, ExecuteStmt))
+		execute_portal = ActivePortal;
 	if (nested)
 		enter();
 	PG_TRY();
@@ -435,11 +549,13 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	}
 	PG_CATCH();
 	{
+		execute_portal = saved;
 		if (nested)
 			leave_by_error(memory);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	execute_portal = saved;
 	if (nested)
 		leave();
 }

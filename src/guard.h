@@ -10,10 +10,17 @@
 #define MIP_GUARD_H
 
 #include "pg_mip.h"
+#include "utils/portal.h"
 
 extern void mip_guard_init(void);
 
 /* Errors out unless called from a statement that the client sent itself. */
 extern void mip_require_top_level(const char *function);
+
+/* The portal of that statement. */
+extern Portal mip_client_portal(void);
+
+/* To be called by mip.begin: the rest of its own statement is to obey, too. */
+extern void mip_check_own_statement(void);
 
 #endif							/* MIP_GUARD_H */

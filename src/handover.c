@@ -17,36 +17,33 @@
  * they stay in its xmax, and are entered in the versions after it, as heap's
  * update would have done.
  *
+ * Chunks of the base's out-of-line values get the same header: they go with
+ * the version that names them, at the same commit.
+ *
  * No relation lock is taken: the winner's own transaction holds one on each of
- * these tables until it is finished, and a new one could queue behind an
- * outsider that waits for the winner.
+ * these tables, and their TOAST tables, until it is finished, and a new one
+ * could queue behind an outsider that waits for the winner. (Nobody waits for
+ * an index of a TOAST table without having the table.)
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
+#include "access/genam.h"
 #include "access/heapam.h"
-#include "access/heaptoast.h"
 #include "access/multixact.h"
-#include "access/relation.h"
-#include "access/visibilitymap.h"
 #include "handover.h"
 #include "miscadmin.h"
-#include "sibling.h"
+#include "pgstat.h"
+#include "stats.h"
 #include "storage/bufmgr.h"
-#include "storage/lmgr.h"
 #include "storage/procarray.h"
+#include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/relcache.h"
+#include "version.h"
 #include "wal.h"
-
-/* A version, pinned and exclusively locked, with its map page pinned. */
-typedef struct Pinned
-{
-	Buffer		buffer;
-	Buffer		vmbuffer;
-	HeapTupleHeader htup;
-} Pinned;
 
 static Relation
 open_relation(Oid relid)
@@ -55,34 +52,8 @@ open_relation(Oid relid)
 
 	if (!RelationIsValid(rel))
 		elog(ERROR, "pg_mip: table %u of an overlay link does not exist", relid);
+	pgstat_init_relation(rel);	/* as relation_open does */
 	return rel;
-}
-
-static Pinned
-pin_version(Relation rel, ItemPointer tid)
-{
-	Pinned		p = {.vmbuffer = InvalidBuffer};
-	BlockNumber block = ItemPointerGetBlockNumber(tid);
-	Page		page;
-	ItemId		lp;
-
-	visibilitymap_pin(rel, block, &p.vmbuffer);
-	p.buffer = ReadBuffer(rel, block);
-	LockBuffer(p.buffer, BUFFER_LOCK_EXCLUSIVE);
-	page = BufferGetPage(p.buffer);
-	lp = PageGetItemId(page, ItemPointerGetOffsetNumber(tid));
-	if (!ItemIdIsNormal(lp))
-		elog(ERROR, "pg_mip: version (%u,%u) of an overlay link in table \"%s\" does not exist",
-			 block, ItemPointerGetOffsetNumber(tid), RelationGetRelationName(rel));
-	p.htup = (HeapTupleHeader) PageGetItem(page, lp);
-	return p;
-}
-
-static void
-unpin_version(Pinned *p)
-{
-	UnlockReleaseBuffer(p->buffer);
-	ReleaseBuffer(p->vmbuffer);
 }
 
 /* Does this header name the link's transaction as its updater? */
@@ -150,7 +121,7 @@ static void
 add_lockers(Relation rel, ItemPointer tid, const MultiXactMember *lockers, int n,
 			bool *more, ItemPointer next)
 {
-	Pinned		p = pin_version(rel, tid);
+	MipPinned	p = mip_pin_version(rel, tid);
 	HeapTupleHeader htup = p.htup;
 	MultiXactMember *held;
 	int			nheld = key_share_lockers(htup, &held);
@@ -192,7 +163,7 @@ add_lockers(Relation rel, ItemPointer tid, const MultiXactMember *lockers, int n
 		mip_multixact_bits(members, count, &change.infomask, &change.infomask2);
 		mip_set_xmax(rel, p.buffer, p.vmbuffer, &change);
 	}
-	unpin_version(&p);
+	mip_unpin_version(&p);
 	pfree(members);
 }
 
@@ -248,29 +219,30 @@ handed_over_xmax(const MipLink *link, MultiXactMember *lockers, int n)
 	return change;
 }
 
-static void
-hand_over_link(Relation rel, const MipLink *link)
+/* False if that has been done before. */
+static bool
+hand_over_version(Relation rel, const MipLink *link)
 {
 	TransactionId carried = InvalidTransactionId;
 
 	for (;;)
 	{
 		ItemPointerData base = link->base;
-		Pinned		p = pin_version(rel, &base);
+		MipPinned	p = mip_pin_version(rel, &base);
 		TransactionId raw = HeapTupleHeaderGetRawXmax(p.htup);
 		MultiXactMember *lockers;
 		int			n;
 
 		if (handed_over(p.htup, link))
 		{
-			unpin_version(&p);
-			return;
+			mip_unpin_version(&p);
+			return false;
 		}
 		n = key_share_lockers(p.htup, &lockers);
 		if (n > 0 && ItemPointerIsValid(&link->version) && raw != carried)
 		{
 			/* enter them in the later versions first, then look again */
-			unpin_version(&p);
+			mip_unpin_version(&p);
 			carry_lockers(rel, link, lockers, n);
 			carried = raw;
 			continue;
@@ -280,11 +252,104 @@ hand_over_link(Relation rel, const MipLink *link)
 			MipXmaxChange change = handed_over_xmax(link, lockers, n);
 
 			mip_set_xmax(rel, p.buffer, p.vmbuffer, &change);
-			unpin_version(&p);
-			return;
+			mip_unpin_version(&p);
+			return true;
 		}
 	}
 }
+
+/* ---- out-of-line values ---- */
+
+static void
+hand_over_chunks(Relation toast, Relation index, Oid value, TransactionId xmax)
+{
+	MipLink		link = {
+		.relid = RelationGetRelid(toast),
+		.xmax = xmax,
+		.flags = MIP_LINK_DELETE | MIP_LINK_KEYS
+	};
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	chunk;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(value));
+	scan = systable_beginscan_ordered(toast, index, SnapshotSelf, 1, &key);
+	while ((chunk = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+	{
+		link.base = chunk->t_self;
+		if (hand_over_version(toast, &link))
+			pgstat_count_heap_delete(toast);
+		mip_stop_point("chunk");
+	}
+	systable_endscan_ordered(scan);
+}
+
+static Relation
+open_valid_index(Relation toast)
+{
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(toast))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+
+		if (index->rd_index->indisvalid)
+			return index;
+		index_close(index, AccessShareLock);
+	}
+	elog(ERROR, "pg_mip: no valid index of TOAST table %u", RelationGetRelid(toast));
+}
+
+static void
+hand_over_values(Relation rel, HeapTuple base, TransactionId xmax)
+{
+	Relation	toast = open_relation(rel->rd_rel->reltoastrelid);
+	Relation	index = open_valid_index(toast);
+	TupleDesc	desc = RelationGetDescr(rel);
+	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
+
+	heap_deform_tuple(base, desc, values, nulls);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		struct varatt_external pointer;
+
+		if (nulls[i] || TupleDescAttr(desc, i)->attlen != -1 ||
+			!VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(values[i])))
+			continue;
+		VARATT_EXTERNAL_GET_POINTER(pointer, DatumGetPointer(values[i]));
+		hand_over_chunks(toast, index, pointer.va_valueid, xmax);
+	}
+	index_close(index, AccessShareLock);
+	RelationClose(toast);
+	pfree(values);
+	pfree(nulls);
+}
+
+/*
+ * heap_update drops the old version's out-of-line values that the new one
+ * does not share; the overlay's new versions share none. The version's own
+ * header comes first: it forbids another winner, whose deletion of the same
+ * chunks gets lost here.
+ */
+static void
+hand_over_link(Relation rel, const MipLink *link)
+{
+	ItemPointerData tid = link->base;
+	MipHeader	header;
+	HeapTuple	base;
+
+	(void) hand_over_version(rel, link);
+	mip_stop_point("header");
+	if (!OidIsValid(rel->rd_rel->reltoastrelid) ||
+		!mip_read_header(rel, &tid, &header, &base))
+		return;
+	if (HeapTupleHasExternal(base))
+		hand_over_values(rel, base, link->xmax);
+	heap_freetuple(base);
+}
+
+/* ---- all links ---- */
 
 void
 mip_hand_over(const bytea *links)
@@ -293,12 +358,17 @@ mip_hand_over(const bytea *links)
 	for (int i = 0; i < mip_links_count(links); i++)
 	{
 		MipLink		link = mip_links_get(links, i);
-		Relation	rel = open_relation(link.relid);
+		Relation	rel;
 
+		CHECK_FOR_INTERRUPTS();
+		rel = open_relation(link.relid);
 		hand_over_link(rel, &link);
 		RelationClose(rel);
-		mip_crash_point("link");
+		mip_stop_point("link");
 	}
+	if (mip_links_count(links) > 0)
+		mip_count(MIP_COUNT_HAND_OVERS);
+	mip_count_many(MIP_COUNT_ROWS, mip_links_count(links));
 }
 
 bool
@@ -306,57 +376,16 @@ mip_hand_over_begun(const bytea *links)
 {
 	MipLink		link;
 	Relation	rel;
-	Pinned		p;
+	MipPinned	p;
 	bool		begun;
 
 	if (mip_links_count(links) == 0)
 		return false;
 	link = mip_links_get(links, 0);
 	rel = open_relation(link.relid);
-	p = pin_version(rel, &link.base);
+	p = mip_pin_version(rel, &link.base);
 	begun = handed_over(p.htup, &link);
-	unpin_version(&p);
+	mip_unpin_version(&p);
 	RelationClose(rel);
 	return begun;
-}
-
-static void
-remove_toast(Relation rel, const MipLink *link)
-{
-	HeapTupleData tuple;
-	Buffer		buffer;
-
-	tuple.t_self = link->base;
-	if (ItemPointerGetBlockNumber(&link->base) < RelationGetNumberOfBlocks(rel) &&
-		heap_fetch(rel, SnapshotAny, &tuple, &buffer, false))
-	{
-		if (HeapTupleHasExternal(&tuple) && handed_over(tuple.t_data, link))
-			heap_toast_delete(rel, &tuple, false);
-		ReleaseBuffer(buffer);
-	}
-}
-
-/*
- * heap_update drops the old version's out-of-line values that the new one
- * does not share; the overlay's new versions share none. The winner's own
- * locks are gone: a table that somebody is rewriting or has dropped meanwhile
- * is passed over, and takes its TOAST table with it.
- */
-void
-mip_remove_replaced_toast(const bytea *links)
-{
-	for (int i = 0; i < mip_links_count(links); i++)
-	{
-		MipLink		link = mip_links_get(links, i);
-		Relation	rel;
-
-		if (!ConditionalLockRelationOid(link.relid, RowExclusiveLock))
-			continue;
-		rel = try_relation_open(link.relid, NoLock);
-		if (rel == NULL)
-			continue;
-		if (OidIsValid(rel->rd_rel->reltoastrelid))
-			remove_toast(rel, &link);
-		relation_close(rel, NoLock);
-	}
 }

@@ -11,8 +11,8 @@
 #include "overlay.h"
 
 /*
- * Makes the links' transaction the updater of each base version. Idempotent;
- * WAL-logged. Caller: holds the family lock exclusively, the winner is
+ * Makes the links' transaction the updater of each base version, and the
+ * deleter of its out-of-line values. Idempotent; WAL-logged. Caller: holds the family lock exclusively, the winner is
  * prepared (or is about to commit in one phase with no prepared sibling), and
  * its siblings are doomed.
  */
@@ -20,8 +20,5 @@ extern void mip_hand_over(const bytea *links);
 
 /* Has the hand-over of these links begun? */
 extern bool mip_hand_over_begun(const bytea *links);
-
-/* After the winner has committed: removes the replaced versions' TOAST values. */
-extern void mip_remove_replaced_toast(const bytea *links);
 
 #endif							/* MIP_HANDOVER_H */

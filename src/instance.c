@@ -18,16 +18,21 @@
 #include "access/multixact.h"
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "commit.h"
+#include "eviction.h"
+#include "guard.h"
 #include "handover.h"
 #include "instance.h"
 #include "mipt.h"
 #include "miscadmin.h"
 #include "overlay.h"
 #include "sites.h"
+#include "stats.h"
 #include "storage/lmgr.h"
 #include "tcop/pquery.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "wal.h"
 
 MipMine		mip_mine;
 
@@ -36,10 +41,10 @@ mip_doomed_error(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_DOOMED),
-			 errmsg("a sibling of this instance has been committed"),
-			 errdetail("Instance " INT64_FORMAT " of family \"%s\" has lost.",
+			 errmsg("this instance has lost to a sibling"),
+			 errdetail("Instance " INT64_FORMAT " of family \"%s\" cannot go on.",
 					   mip_mine.xinst, mip_mine.xid),
-			 errhint("Read the result of the committed instance with mip.instances.")));
+			 errhint("Read the winner's result with mip.instances. If its commit has failed, retry the request as a new instance.")));
 }
 
 /* ---- begin ---- */
@@ -104,7 +109,7 @@ check_entries(List *entries, int64 xinst)
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("family \"%s\" belongs to another role", mip_mine.xid)));
 	}
-	mipt_check_may_end(entries, xinst, false);
+	mipt_check_may_end(mip_mine.xid, entries, xinst, false);
 	foreach(lc, entries)
 	{
 		MiptEntry  *entry = lfirst(lc);
@@ -142,26 +147,71 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	mip_registry_ensure();
 
 	(void) GetTopTransactionId();
+	mip_log_begin(xinst);
 	/* heap does not do this for key updates, and we make lockers of updaters */
 	MultiXactIdSetOldestMember();
 
 	old = MemoryContextSwitchTo(TopTransactionContext);
 	strlcpy(mip_mine.xid, xid, sizeof(mip_mine.xid));
 	mip_mine.xinst = xinst;
-	mip_mine.sites = sites ? DatumGetArrayTypePCopy(PointerGetDatum(sites)) : NULL;
+	mip_mine.sites = DatumGetArrayTypePCopy(PointerGetDatum(sites));
 	MemoryContextSwitchTo(old);
 
 	mip_family_lock(xid, ShareLock);
-	mip_mine.inst = mip_register(xid, xinst, GetUserId(), mip_sites_hash(sites));
+	mip_mine.inst = mip_register(xid, xinst, GetUserId(), sites);
 	mip_mine.family = mip_mine.inst->family;
 	mip_mine.ending = MIP_RUNNING;
+	mip_count(MIP_COUNT_BEGUN);
+	if (mip_have_siblings())
+		mip_count(MIP_COUNT_SIBLINGS);
 	entries = mipt_read(xid);
 	check_entries(entries, xinst);
 	check_isolation(entries, xinst);
+	/* after the entries: they are removed behind the horizon */
+	mip_mine.age = mip_xid_age(xid);
+	mip_mine.first_command = GetCurrentCommandId(false);
+	if (mip_mine.age == MIP_BEHIND_HORIZON && !mipt_has_prepared(entries))
+		mip_raise_expired(xid);
 	mip_family_unlock(xid, ShareLock);
 }
 
 /* ---- the function's step of an ending ---- */
+
+/* The transaction is prepared for the current role. */
+static void
+check_role(const char *function)
+{
+	if (GetUserId() != mip_mine.inst->owner)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s must be called by the role that called mip.begin", function),
+				 errhint("Undo SET ROLE or SET SESSION AUTHORIZATION first.")));
+}
+
+static bool
+in_simple_query(Portal portal)
+{
+	return portal && portal->name[0] == '\0' && !portal->visible;
+}
+
+/*
+ * The extended protocol lets clients fetch rows in parts. Queries are refused
+ * if they do (guard.c), but nobody sees the rows go that a portal stores first.
+ */
+static void
+check_portal(void)
+{
+	Portal		portal = mip_client_portal();
+
+	if (portal && !in_simple_query(portal) &&
+		(portal->strategy == PORTAL_ONE_RETURNING ||
+		 portal->strategy == PORTAL_ONE_MOD_WITH ||
+		 portal->strategy == PORTAL_UTIL_SELECT))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("an instance cannot be ended by EXECUTE or by a statement that changes rows in the extended query protocol"),
+				 errhint("Send SELECT * FROM mip.prepare(...) or mip.commit_one_phase(...) itself.")));
+}
 
 static void
 check_may_end(const char *function)
@@ -176,15 +226,12 @@ check_may_end(const char *function)
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s cannot be called inside a savepoint or an EXCEPTION block", function),
 				 errhint("Send RELEASE SAVEPOINT or ROLLBACK TO SAVEPOINT and RELEASE first.")));
-	if (GetUserId() != mip_mine.inst->owner)
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("%s must be called by the role that called mip.begin", function),
-				 errhint("Undo SET ROLE or SET SESSION AUTHORIZATION first.")));
+	check_role(function);
 	if (mip_mine.ending != MIP_RUNNING)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("this transaction is being ended already")));
+	check_portal();
 	mip_check_doomed();
 }
 
@@ -196,11 +243,21 @@ check_may_end(const char *function)
 static void
 end_before_reply(void)
 {
-	bool		simple = ActivePortal && ActivePortal->name[0] == '\0' &&
-		!ActivePortal->visible;
-
-	if (!simple)
+	if (!in_simple_query(ActivePortal))
 		MyXactFlags |= XACT_FLAGS_NEEDIMMEDIATECOMMIT;
+}
+
+static void
+remember_loser(const MiptEntry *entry)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	MiptEntry  *loser = palloc(sizeof(MiptEntry));
+
+	*loser = *entry;
+	if (entry->sites)
+		loser->sites = DatumGetArrayTypePCopy(PointerGetDatum(entry->sites));
+	mip_mine.losers = lappend(mip_mine.losers, loser);
+	MemoryContextSwitchTo(old);
 }
 
 static List *
@@ -216,7 +273,7 @@ begin_ending(MipEnding ending, text *request, text *result)
 	mip_mine.seen = mip_mine.family->transitions;
 	entries = mipt_read(mip_mine.xid);
 	mip_family_unlock(mip_mine.xid, ShareLock);
-	mipt_check_may_end(entries, mip_mine.xinst, one_phase);
+	mipt_check_may_end(mip_mine.xid, entries, mip_mine.xinst, one_phase);
 
 	old = MemoryContextSwitchTo(TopTransactionContext);
 	mip_mine.request = request ? (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(request)) : NULL;
@@ -229,8 +286,11 @@ begin_ending(MipEnding ending, text *request, text *result)
 
 		if (entry->xinst == mip_mine.xinst)
 			entry = mipt_own_entry(one_phase ? MIP_COMMITTED : MIP_PREPARED);
-		else if (one_phase && entry->state == MIP_ACTIVE)
+		else if (one_phase && !ItemPointerIsValid(&entry->tid))
+		{
 			entry->state = MIP_ABORTED;
+			remember_loser(entry);
+		}
 		reply = lappend(reply, entry);
 	}
 
@@ -295,6 +355,75 @@ unlock_after_prepare(void)
 }
 
 /*
+ * Notes the active siblings that a commit in one phase aborts: those that its
+ * reply listed, gone or not, and those that have been begun since.
+ */
+static void
+note_losers(void)
+{
+	List	   *entries = mipt_read(mip_mine.xid);
+	ListCell   *lc;
+
+	foreach(lc, mip_mine.losers)
+	{
+		MiptEntry  *loser = lfirst(lc);
+
+		if (mipt_find(entries, loser->xinst) == NULL)
+			mipt_insert_aborted(mip_mine.xid, loser);
+	}
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (entry->xinst != mip_mine.xinst && !ItemPointerIsValid(&entry->tid))
+			mipt_insert_aborted(mip_mine.xid, entry);
+	}
+}
+
+/*
+ * The commit in one phase of an instance with siblings: none is prepared, so
+ * all others are active, and lose now.
+ */
+static void
+win_in_one_phase(const bytea *links)
+{
+	mip_doom_others(mip_mine.xid, mip_mine.xinst);
+	mip_stop_point("doomed");
+	mip_evict_doomed(mip_mine.xid);
+	mip_stop_point("evicted");
+	mip_hand_over(links);
+	mip_stop_point("handed over");
+	note_losers();
+	mip_stop_point("losers");
+}
+
+/* Has this instance written nothing, not even a large object? */
+static bool
+has_written_nothing(void)
+{
+	CommandCounterIncrement();
+	return GetCurrentCommandId(false) == mip_mine.first_command;
+}
+
+/*
+ * An expired request can still be cancelled, by an instance that does nothing:
+ * where there is a sibling to get out of doubt; or if no clock but ours says
+ * so, since then the request has never been committed here (else there would be
+ * an entry). The caller has read the entries before.
+ */
+static void
+check_not_expired(bool one_phase)
+{
+	MipAge		age = mip_xid_age(mip_mine.xid);
+
+	if (age == MIP_CURRENT)
+		return;
+	if (one_phase || mip_mine.result != NULL || !has_written_nothing() ||
+		(age == MIP_BEHIND_HORIZON && !mipt_has_prepared(mipt_read(mip_mine.xid))))
+		mip_raise_expired(mip_mine.xid);
+}
+
+/*
  * Last step that may fail. Takes the family lock, which is released after the
  * transaction has ended one way or the other.
  */
@@ -303,38 +432,30 @@ enter_row(bool one_phase)
 {
 	bytea	   *links;
 
+	/* deferred triggers have run since */
+	check_role(one_phase ? "mip.commit_one_phase" : "mip.prepare");
 	mip_mine.inst->at_lock = true;
 	mip_family_lock_ending(mip_mine.xid);
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	mip_check_doomed();
 	if (mip_mine.family->transitions != mip_mine.seen)
 	{
-		mipt_check_may_end(mipt_read(mip_mine.xid), mip_mine.xinst, one_phase);
+		mipt_check_may_end(mip_mine.xid, mipt_read(mip_mine.xid), mip_mine.xinst,
+						   one_phase);
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("another instance of family \"%s\" changed its state at the same moment",
 						mip_mine.xid),
 				 errhint("Retry the request as a new instance.")));
 	}
+	check_not_expired(one_phase);
+	mip_stop_point("turn");
 	links = mip_overlay_links();
-	if (one_phase && mip_have_siblings())
-	{
-		/* no sibling is prepared: all others are active, and lose now */
-		mip_doom_others(mip_mine.xid, mip_mine.xinst);
-		mip_evict_doomed(mip_mine.xid);
-	}
-	if (one_phase)
-	{
-		mip_hand_over(links);
-		/* a sibling that lingers may be deleting the same values */
-		if (!mip_have_siblings())
-		{
-			mip_remove_replaced_toast(links);
-			links = NULL;
-		}
-	}
-	mipt_insert_own(links);
+	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
+		win_in_one_phase(links);
+	mipt_insert_own(one_phase ? NULL : links);
 	PopActiveSnapshot();
+	mip_stop_point("row");
 }
 
 static void
@@ -359,6 +480,7 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			mip_keep_books();
 			if (!mip_in_transaction())
 				break;
 			if (mip_mine.ending != MIP_ONE_PHASE)
@@ -366,6 +488,7 @@ xact_callback(XactEvent event, void *arg)
 			enter_row(true);
 			break;
 		case XACT_EVENT_PRE_PREPARE:
+			mip_refuse_books();
 			if (!mip_in_transaction())
 				break;
 			if (mip_mine.ending != MIP_PREPARING)
@@ -377,7 +500,9 @@ xact_callback(XactEvent event, void *arg)
 			if (mip_in_transaction())
 			{
 				mip_mark_prepared(mip_mine.inst);
+				mip_count(MIP_COUNT_PREPARED);
 				forget_mine();
+				mip_stop_point("prepared");
 			}
 			break;
 		case XACT_EVENT_COMMIT:
@@ -386,10 +511,12 @@ xact_callback(XactEvent event, void *arg)
 			{
 				if (event == XACT_EVENT_COMMIT)
 					mip_mine.family->transitions++;
+				mip_count(event == XACT_EVENT_COMMIT ? MIP_COUNT_ONE_PHASE : MIP_COUNT_FAILED);
 				mip_unregister(mip_mine.inst);
 			}
 			forget_mine();
 			mip_family_unlock_ending();
+			mip_lose_books();
 			break;
 		default:
 			break;

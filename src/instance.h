@@ -10,6 +10,7 @@
 #define MIP_INSTANCE_H
 
 #include "family.h"
+#include "horizon.h"
 #include "utils/array.h"
 
 /* How the current transaction is about to end. */
@@ -27,10 +28,13 @@ typedef struct MipMine
 	char		xid[MIP_XID_MAX + 4];
 	int64		xinst;
 	ArrayType  *sites;			/* canonical; TopTransactionContext */
+	MipAge		age;			/* of the request, at mip.begin */
+	CommandId	first_command;	/* still the current one: nothing written */
 	MipEnding	ending;
 	text	   *request;		/* valid while ending; may be NULL */
 	text	   *result;
 	uint64		seen;			/* family->transitions of the MIPT returned */
+	List	   *losers;			/* active ones that a commit in one phase aborts */
 } MipMine;
 
 extern MipMine mip_mine;

@@ -15,14 +15,24 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_collation_d.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "horizon.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "mipt.h"
 #include "overlay.h"
+#include "standby.h"
+#include "stats.h"
 #include "storage/bufmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -33,22 +43,9 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-/* Columns of mip.mipt */
-enum
-{
-	Anum_xid = 1,
-	Anum_xinst,
-	Anum_request,
-	Anum_result,
-	Anum_sites,
-	Anum_owner,
-	Anum_since,
-	Anum_aborted,
-	Anum_links,
-	Natts_mipt = Anum_links
-};
+PG_FUNCTION_INFO_V1(mip_keep_links);
 
-static Oid
+Oid
 mipt_relid(const char *name)
 {
 	Oid			relid = get_relname_relid(name, get_namespace_oid("mip", false));
@@ -56,7 +53,7 @@ mipt_relid(const char *name)
 	if (!OidIsValid(relid))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("table mip.%s does not exist", name),
+				 errmsg("relation mip.%s does not exist", name),
 				 errhint("Run CREATE EXTENSION pg_mip in this database.")));
 	return relid;
 }
@@ -91,6 +88,7 @@ entry_of_row(HeapTuple tup, TupleDesc desc, TransactionId running)
 	entry->links = varlena_copy(tup, Anum_links, desc);
 	entry->owner = DatumGetObjectId(heap_getattr(tup, Anum_owner, desc, &isnull));
 	entry->since = DatumGetTimestampTz(heap_getattr(tup, Anum_since, desc, &isnull));
+	entry->acknowledged = DatumGetBool(heap_getattr(tup, Anum_acknowledged, desc, &isnull));
 	entry->tid = tup->t_self;
 	if (DatumGetBool(heap_getattr(tup, Anum_aborted, desc, &isnull)))
 		entry->state = MIP_ABORTED;
@@ -122,6 +120,37 @@ read_rows(const char *xid)
 	return rows;
 }
 
+bool
+mipt_exists(void)
+{
+	return OidIsValid(get_extension_oid("pg_mip", true));
+}
+
+bool
+mipt_is_pending(const char *xid, int64 xinst)
+{
+	Relation	rel;
+	SnapshotData dirty;
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	bool		pending;
+
+	if (!mipt_exists())
+		return false;
+	rel = open_mipt(AccessShareLock);
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&keys[0], Anum_xid, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(xid));
+	ScanKeyInit(&keys[1], Anum_xinst, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(xinst));
+	scan = systable_beginscan(rel, mipt_relid("mipt_pkey"), true, &dirty, 2, keys);
+	pending = HeapTupleIsValid(systable_getnext(scan)) &&
+		TransactionIdIsValid(dirty.xmin);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return pending;
+}
+
 static int
 compare_entries(const ListCell *a, const ListCell *b)
 {
@@ -137,7 +166,9 @@ entry_of_active(MipInstance *inst)
 	MiptEntry  *entry = palloc0(sizeof(MiptEntry));
 
 	entry->xinst = inst->xinst;
-	entry->state = MIP_ACTIVE;
+	/* a doomed one can do nothing any more but end */
+	entry->state = inst->doomed ? MIP_ABORTED : MIP_ACTIVE;
+	entry->sites = mip_instance_sites(inst);
 	entry->owner = inst->owner;
 	entry->since = inst->since;
 	ItemPointerSetInvalid(&entry->tid);
@@ -150,8 +181,8 @@ may_see(const MiptEntry *entry)
 	return has_privs_of_role(GetUserId(), entry->owner);
 }
 
-static List *
-read_entries(const char *xid)
+List *
+mipt_read_any(const char *xid)
 {
 	List	   *entries = read_rows(xid);
 	ListCell   *lc;
@@ -173,7 +204,7 @@ read_entries(const char *xid)
 List *
 mipt_read(const char *xid)
 {
-	List	   *entries = read_entries(xid);
+	List	   *entries = mipt_read_any(xid);
 	ListCell   *lc;
 
 	foreach(lc, entries)
@@ -189,7 +220,7 @@ mipt_read(const char *xid)
 MiptEntry *
 mipt_find_visible(const char *xid, int64 xinst)
 {
-	MiptEntry  *entry = mipt_find(read_entries(xid), xinst);
+	MiptEntry  *entry = mipt_find(mipt_read_any(xid), xinst);
 
 	return entry && may_see(entry) ? entry : NULL;
 }
@@ -224,30 +255,107 @@ mipt_committed(List *entries)
 	return NULL;
 }
 
+bool
+mipt_has_prepared(List *entries)
+{
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		if (((MiptEntry *) lfirst(lc))->state == MIP_PREPARED)
+			return true;
+	}
+	return false;
+}
+
 /* ---- rules ---- */
+
+/* The JSON escape of a character: two, of UTF-16, if it has to be. */
+static void
+append_escape(StringInfo buf, pg_wchar c)
+{
+	if (c > 0xFFFF)
+	{
+		append_escape(buf, 0xD800 + ((c - 0x10000) >> 10));
+		append_escape(buf, 0xDC00 + ((c - 0x10000) & 0x3FF));
+	}
+	else
+		appendStringInfo(buf, "\\u%04x", (unsigned int) c);
+}
+
+/*
+ * A JSON string in ASCII: a client whose encoding lacks a character of the
+ * text would be told of that, and not of the commit. Bytes of no known
+ * encoding become the characters of Latin-1.
+ */
+static void
+append_json(StringInfo buf, const text *value)
+{
+	char	   *utf8 = text_to_cstring(value);
+	int			len = strlen(utf8);
+	bool		known = GetDatabaseEncoding() != PG_SQL_ASCII ||
+		pg_verify_mbstr(PG_UTF8, utf8, len, true);
+	StringInfoData json;
+	int			step;
+
+	if (GetDatabaseEncoding() != PG_SQL_ASCII)
+		utf8 = pg_server_to_any(utf8, len, PG_UTF8);
+	initStringInfo(&json);
+	escape_json(&json, utf8);
+	for (unsigned char *at = (unsigned char *) json.data; *at != '\0'; at += step)
+	{
+		step = 1;
+		if (!IS_HIGHBIT_SET(*at))
+			appendStringInfoCharMacro(buf, *at);
+		else if (!known)
+			append_escape(buf, *at);
+		else
+		{
+			append_escape(buf, utf8_to_unicode(at));
+			step = pg_utf_mblen(at);
+		}
+	}
+	pfree(json.data);
+}
 
 void
 mipt_raise_committed(const MiptEntry *entry)
 {
 	StringInfoData detail;
 
+	mip_wait_for_standbys();
 	initStringInfo(&detail);
 	appendStringInfo(&detail, "{\"xinst\": " INT64_FORMAT ", \"result\": ", entry->xinst);
 	if (entry->result)
-		escape_json(&detail, text_to_cstring(entry->result));
+		append_json(&detail, entry->result);
 	else
 		appendStringInfoString(&detail, "null");
 	appendStringInfoChar(&detail, '}');
+	mip_count(MIP_COUNT_REFUSED_COMMITTED);
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_COMMITTED),
 			 errmsg("instance " INT64_FORMAT " of this family has been committed", entry->xinst),
 			 errdetail_internal("%s", detail.data),
+			 errdetail_log("The result is not logged."),
 			 errhint("Its result is the result of the request.")));
+}
+
+static void
+raise_acknowledged(const char *xid)
+{
+	mip_wait_for_standbys();
+	mip_count(MIP_COUNT_REFUSED_EXPIRED);
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_EXPIRED),
+			 errmsg("request \"%s\" has been committed and acknowledged", xid),
+			 errdetail_internal("{\"reason\": \"acknowledged\"}"),
+			 errhint("Its result is not kept any more.")));
 }
 
 static void
 raise_superseded(const MiptEntry *entry)
 {
+	mip_count(MIP_COUNT_REFUSED_SUPERSEDED);
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_SUPERSEDED),
 			 errmsg("instance " INT64_FORMAT " of this family is prepared here", entry->xinst),
@@ -261,12 +369,14 @@ raise_superseded(const MiptEntry *entry)
  * others may have found to be the winner, is in its way.
  */
 void
-mipt_check_may_end(List *entries, int64 xinst, bool one_phase)
+mipt_check_may_end(const char *xid, List *entries, int64 xinst, bool one_phase)
 {
 	MiptEntry  *committed = mipt_committed(entries);
 	MiptEntry  *in_the_way = NULL;
 	ListCell   *lc;
 
+	if (committed && committed->acknowledged)
+		raise_acknowledged(xid);
 	if (committed)
 		mipt_raise_committed(committed);
 	foreach(lc, entries)
@@ -302,6 +412,51 @@ set_varlena(Datum *values, bool *nulls, int attno, const void *value)
 	nulls[attno - 1] = value == NULL;
 }
 
+/* The predicate of the index mipt_timeless. */
+static bool
+is_timeless(Relation rel, HeapTuple tup)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		isnull;
+	int64		time;
+
+	return !DatumGetBool(heap_getattr(tup, Anum_acknowledged, desc, &isnull)) &&
+		!mip_xid_time(TextDatumGetCString(heap_getattr(tup, Anum_xid, desc, &isnull)), &time);
+}
+
+/*
+ * CatalogTupleInsert, but not for logical decoding: a subscriber has families
+ * of its own. For the same reason there are no updates of rows, which would be
+ * decoded. Deletes are, but without a replica identity they say nothing.
+ */
+static void
+insert_tuple(Relation rel, HeapTuple tup)
+{
+	CatalogIndexState indexes = CatalogOpenIndexes(rel);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsHeapTuple);
+
+	heap_insert(rel, tup, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
+	ExecStoreHeapTuple(tup, slot, false);
+	for (int i = 0; i < indexes->ri_NumIndices; i++)
+	{
+		Relation	index = indexes->ri_IndexRelationDescs[i];
+		IndexInfo  *info = indexes->ri_IndexRelationInfo[i];
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		/* mipt_timeless */
+		if (info->ii_Predicate != NIL && !is_timeless(rel, tup))
+			continue;
+		FormIndexDatum(info, slot, NULL, values, nulls);
+		index_insert(index, values, nulls, &tup->t_self, rel,
+					 index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+					 false, info);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	CatalogCloseIndexes(indexes);
+}
+
 static void
 insert_row(const char *xid, const MiptEntry *entry, const bytea *links)
 {
@@ -319,8 +474,9 @@ insert_row(const char *xid, const MiptEntry *entry, const bytea *links)
 	values[Anum_since - 1] = TimestampTzGetDatum(entry->since);
 	values[Anum_aborted - 1] = BoolGetDatum(entry->state == MIP_ABORTED);
 	set_varlena(values, nulls, Anum_links, links);
+	values[Anum_acknowledged - 1] = BoolGetDatum(entry->acknowledged);
 	tup = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	CatalogTupleInsert(rel, tup);
+	insert_tuple(rel, tup);
 	heap_freetuple(tup);
 	table_close(rel, NoLock);
 }
@@ -356,9 +512,25 @@ mipt_clear_links(const MiptEntry *entry)
 		elog(ERROR, "pg_mip: the MIPT entry is gone");
 	nulls[Anum_links - 1] = replace[Anum_links - 1] = true;
 	new = heap_modify_tuple(&old, RelationGetDescr(rel), values, nulls, replace);
-	CatalogTupleUpdate(rel, &old.t_self, new);
+	if (HeapTupleHasExternal(new))
+		new = toast_flatten_tuple(new, RelationGetDescr(rel));
 	ReleaseBuffer(buffer);
+	CatalogTupleDelete(rel, &old.t_self);
+	insert_tuple(rel, new);
 	table_close(rel, NoLock);
+}
+
+void
+mipt_strip(const char *xid, const MiptEntry *entry)
+{
+	MiptEntry	bare = *entry;
+	Relation	rel = open_mipt(RowExclusiveLock);
+
+	bare.request = bare.result = NULL;
+	bare.acknowledged = true;
+	CatalogTupleDelete(rel, &bare.tid);
+	table_close(rel, NoLock);
+	insert_row(xid, &bare, NULL);
 }
 
 /* Deletes the rows of these entries; returns how many there were. */
@@ -380,4 +552,37 @@ mipt_delete(List *entries)
 	}
 	table_close(rel, NoLock);
 	return n;
+}
+
+/*
+ * Trigger for rows that come in by SQL: from a dump, or a replica. The links
+ * of a new row are somebody else's, or made up; those of an old one stay. What
+ * is written above does not fire triggers.
+ */
+Datum
+mip_keep_links(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TupleDesc	desc;
+	int			column = Anum_links;
+	Datum		links = (Datum) 0;
+	bool		isnull = true;
+	HeapTuple	row;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		RelationGetRelid(trigger->tg_relation) != mipt_relid("mipt"))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("mip.keep_links is the trigger of mip.mipt")));
+	desc = RelationGetDescr(trigger->tg_relation);
+	row = trigger->tg_trigtuple;
+	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
+	{
+		links = heap_getattr(row, Anum_links, desc, &isnull);
+		row = trigger->tg_newtuple;
+	}
+	return PointerGetDatum(heap_modify_tuple_by_cols(row, desc, 1, &column,
+													 &links, &isnull));
 }

@@ -20,16 +20,33 @@ typedef enum MipState
 	MIP_ABORTED
 } MipState;
 
+/* Columns of mip.mipt */
+enum
+{
+	Anum_xid = 1,
+	Anum_xinst,
+	Anum_request,
+	Anum_result,
+	Anum_sites,
+	Anum_owner,
+	Anum_since,
+	Anum_aborted,
+	Anum_links,
+	Anum_acknowledged,
+	Natts_mipt = Anum_acknowledged
+};
+
 typedef struct MiptEntry
 {
 	int64		xinst;
 	MipState	state;
 	text	   *request;		/* NULL if none */
 	text	   *result;
-	ArrayType  *sites;			/* NULL for active instances */
+	ArrayType  *sites;			/* NULL: not known (large, and not prepared) */
 	Oid			owner;
 	TimestampTz since;
 	bytea	   *links;			/* overlay links, NULL if none */
+	bool		acknowledged;	/* nobody will ask for the result again */
 	ItemPointerData tid;		/* of the row; invalid for active instances */
 } MiptEntry;
 
@@ -40,10 +57,20 @@ typedef struct MiptEntry
  * owner role: ERRCODE_INSUFFICIENT_PRIVILEGE if not.
  */
 extern List *mipt_read(const char *xid);
+/* The same, whosever family it is. */
+extern List *mipt_read_any(const char *xid);
+/* Without the extension a schema `mip` is somebody else's, who may mean harm. */
+extern bool mipt_exists(void);
+/* Is there a row of an instance in progress? In any database, to anybody. */
+extern bool mipt_is_pending(const char *xid, int64 xinst);
 /* One entry, or NULL if there is none or the caller may not see it. */
 extern MiptEntry *mipt_find_visible(const char *xid, int64 xinst);
 extern MiptEntry *mipt_find(List *entries, int64 xinst);
 extern MiptEntry *mipt_committed(List *entries);
+extern bool mipt_has_prepared(List *entries);
+
+/* A table or an index of the schema mip; an error if it is not there. */
+extern Oid	mipt_relid(const char *name);
 
 /* The entry of the instance that this backend is ending. */
 extern MiptEntry *mipt_own_entry(MipState state);
@@ -54,10 +81,13 @@ extern void mipt_insert_own(bytea *links);
 extern void mipt_insert_aborted(const char *xid, const MiptEntry *entry);
 /* Empties the links of a committed entry: they have been dealt with. */
 extern void mipt_clear_links(const MiptEntry *entry);
+/* Replaces an entry by one without texts, which is acknowledged. */
+extern void mipt_strip(const char *xid, const MiptEntry *entry);
 extern int	mipt_delete(List *entries);
 
 /* The rules: may `xinst` prepare (one_phase: commit at once) beside these? */
-extern void mipt_check_may_end(List *entries, int64 xinst, bool one_phase);
+extern void mipt_check_may_end(const char *xid, List *entries, int64 xinst,
+							   bool one_phase);
 pg_noreturn extern void mipt_raise_committed(const MiptEntry *entry);
 
 #endif							/* MIP_MIPT_H */

@@ -11,8 +11,11 @@
 #include "family.h"
 #include "fmgr.h"
 #include "guard.h"
+#include "horizon.h"
 #include "instance.h"
 #include "miscadmin.h"
+#include "push.h"
+#include "stats.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "wal.h"
@@ -20,7 +23,6 @@
 PG_MODULE_MAGIC;
 
 char	   *mip_site_name;
-static char *mip_debug_crash_at;
 
 static bool preloaded;
 static shmem_request_hook_type prev_shmem_request;
@@ -34,6 +36,7 @@ shmem_request(void)
 	if (prev_shmem_request)
 		prev_shmem_request();
 	mip_family_shmem_request();
+	mip_stats_shmem_request();
 }
 
 static void
@@ -42,6 +45,7 @@ shmem_startup(void)
 	if (prev_shmem_startup)
 		prev_shmem_startup();
 	mip_family_shmem_startup();
+	mip_stats_shmem_startup();
 }
 
 void
@@ -52,14 +56,6 @@ mip_require_preload(void)
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("pg_mip must be loaded when the server starts"),
 				 errhint("Add pg_mip to shared_preload_libraries and restart the server.")));
-}
-
-void
-mip_crash_point(const char *name)
-{
-	if (unlikely(mip_debug_crash_at[0] != '\0') &&
-		strcmp(mip_debug_crash_at, name) == 0)
-		elog(PANIC, "pg_mip: mip.debug_crash_at = \"%s\"", name);
 }
 
 void
@@ -74,12 +70,9 @@ _PG_init(void)
 							   "Name of this database as a site.",
 							   "If set, mip.begin refuses a set of sites that does not contain it.",
 							   &mip_site_name, "", PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomStringVariable("mip.debug_crash_at",
-							   "Crashes the server at a named point of mip.commit (tests).",
-							   NULL,
-							   &mip_debug_crash_at, "", PGC_SUSET,
-							   GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
-							   NULL, NULL, NULL);
+	mip_horizon_init();
+	mip_push_init();
+	mip_stop_init();
 	MarkGUCPrefixReserved("mip");
 
 	prev_shmem_request = shmem_request_hook;

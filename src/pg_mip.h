@@ -27,6 +27,13 @@
 /* Longest XID in bytes; a gid (199 bytes at most) has to hold it too. */
 #define MIP_XID_MAX		128
 
+/*
+ * Longest request and result. An escape in the detail of MP001 takes up to
+ * six bytes, and a message to the client has to stay below 1 GB.
+ */
+#define MIP_TEXT_MAX	(100 * 1024 * 1024)
+#define MIP_SITES_MAX	(1024 * 1024)
+
 /* SQLSTATEs of class MP: the contract with drivers and coordinators. */
 #define ERRCODE_MIP_COMMITTED	MAKE_SQLSTATE('M','P','0','0','1')
 #define ERRCODE_MIP_SUPERSEDED	MAKE_SQLSTATE('M','P','0','0','2')
@@ -34,12 +41,15 @@
 #define ERRCODE_MIP_DUPLICATE	MAKE_SQLSTATE('M','P','0','0','4')
 #define ERRCODE_MIP_DOOMED		MAKE_SQLSTATE('M','P','0','0','5')
 #define ERRCODE_MIP_NOT_USABLE	MAKE_SQLSTATE('M','P','0','0','6')
+#define ERRCODE_MIP_EXPIRED		MAKE_SQLSTATE('M','P','0','0','7')
 
 /* pg_mip.c */
 extern char *mip_site_name;
 extern void mip_require_preload(void);
-/* Tests only: crashes the server if mip.debug_crash_at names this point. */
-extern void mip_crash_point(const char *name);
+
+/* stop.c: for tests, a point between two steps */
+extern void mip_stop_init(void);
+extern void mip_stop_point(const char *name);
 
 /* tableam.c */
 extern const TableAmRoutine *mip_heap(void);

@@ -29,6 +29,10 @@ mip_sites_canonical(ArrayType *sites)
 	int			kept = 0;
 	bool		named = mip_site_name == NULL || mip_site_name[0] == '\0';
 
+	if (VARSIZE(sites) > MIP_SITES_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the set of sites must not be longer than %d bytes", MIP_SITES_MAX)));
 	if (ARR_NDIM(sites) > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

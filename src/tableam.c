@@ -17,6 +17,7 @@
 #include "fmgr.h"
 #include "nodes/execnodes.h"
 #include "pg_mip.h"
+#include "pgstat.h"
 #include "tableam.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -46,12 +47,12 @@ heap_view(Relation rel)
 {
 	Relation	view = MemoryContextAlloc(TopTransactionContext, sizeof(RelationData));
 
+	/* the view shares the relation's counters: make sure that it has some */
+	(void) pgstat_should_count_relation(rel);
 	*view = *rel;
 	view->rd_tableam = mip_heap();
 	view->rd_refcnt = 0;
 	view->rd_smgr = NULL;
-	view->pgstat_enabled = false;
-	view->pgstat_info = NULL;
 	return view;
 }
 

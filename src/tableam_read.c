@@ -19,13 +19,24 @@
 #include "access/heapam.h"
 #include "access/relscan.h"
 #include "executor/tuptable.h"
-#include "sibling.h"
+#include "outsider.h"
+#include "overlay.h"
 #include "tableam.h"
 
 static inline bool
 hidden(Relation rel, ItemPointer tid, Snapshot snapshot)
 {
 	return mip_overlay_exists() && mip_overlay_hides(rel, tid, snapshot);
+}
+
+/* Is what heap's scan has found to be passed over? */
+static inline bool
+scan_passes_over(TableScanDesc scan, TupleTableSlot *slot, bool found)
+{
+	if (!mip_in_transaction())
+		return false;
+	mip_check_doomed();
+	return found && hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot);
 }
 
 /* Bitmap scans must look at every page, all-visible or not: see guard.c. */
@@ -42,32 +53,24 @@ static bool
 mip_scan_getnextslot(TableScanDesc scan, ScanDirection direction,
 					 TupleTableSlot *slot)
 {
-	for (;;)
-	{
-		bool		found = heap_getnextslot(scan, direction, slot);
+	bool		found;
 
-		if (!mip_in_transaction())
-			return found;
-		mip_check_doomed();
-		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
-			return found;
-	}
+	do
+		found = heap_getnextslot(scan, direction, slot);
+	while (scan_passes_over(scan, slot, found));
+	return found;
 }
 
 static bool
 mip_scan_getnextslot_tidrange(TableScanDesc scan, ScanDirection direction,
 							  TupleTableSlot *slot)
 {
-	for (;;)
-	{
-		bool		found = heap_getnextslot_tidrange(scan, direction, slot);
+	bool		found;
 
-		if (!mip_in_transaction())
-			return found;
-		mip_check_doomed();
-		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
-			return found;
-	}
+	do
+		found = heap_getnextslot_tidrange(scan, direction, slot);
+	while (scan_passes_over(scan, slot, found));
+	return found;
 }
 
 /*
@@ -138,47 +141,39 @@ static bool
 mip_scan_bitmap_next_tuple(TableScanDesc scan, MIP_BITMAP_NEXT_TUPLE_ARGS
 						   TupleTableSlot *slot MIP_BITMAP_NEXT_TUPLE_TAIL)
 {
-	for (;;)
-	{
-		bool		found = mip_heap()->scan_bitmap_next_tuple(scan,
-															   MIP_BITMAP_NEXT_TUPLE_PASS
-															   slot MIP_BITMAP_NEXT_TUPLE_PASS_TAIL);
+	bool		found;
 
-		if (!mip_in_transaction())
-			return found;
-		mip_check_doomed();
-		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
-			return found;
-	}
+	do
+		found = mip_heap()->scan_bitmap_next_tuple(scan, MIP_BITMAP_NEXT_TUPLE_PASS
+												   slot MIP_BITMAP_NEXT_TUPLE_PASS_TAIL);
+	while (scan_passes_over(scan, slot, found));
+	return found;
 }
 
 static bool
 mip_scan_sample_next_tuple(TableScanDesc scan, struct SampleScanState *state,
 						   TupleTableSlot *slot)
 {
-	for (;;)
-	{
-		bool		found = mip_heap()->scan_sample_next_tuple(scan, state, slot);
+	bool		found;
 
-		if (!mip_in_transaction())
-			return found;
-		mip_check_doomed();
-		if (!found || !hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
-			return found;
-	}
+	do
+		found = mip_heap()->scan_sample_next_tuple(scan, state, slot);
+	while (scan_passes_over(scan, slot, found));
+	return found;
 }
 
 static bool
 mip_tuple_fetch_row_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 							TupleTableSlot *slot)
 {
+	bool		found;
+
+	if (mip_in_transaction() && hidden(rel, tid, snapshot))
+		return false;
+	found = mip_heap()->tuple_fetch_row_version(rel, tid, snapshot, slot);
 	if (mip_in_transaction())
-	{
 		mip_check_doomed();
-		if (hidden(rel, tid, snapshot))
-			return false;
-	}
-	return mip_heap()->tuple_fetch_row_version(rel, tid, snapshot, slot);
+	return found;
 }
 
 static bool

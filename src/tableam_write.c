@@ -15,18 +15,23 @@
 #include "access/heapam.h"
 #include "access/transam.h"
 #include "catalog/catalog.h"
+#include "chain.h"
 #include "executor/tuptable.h"
+#include "logical.h"
 #include "pgstat.h"
+#include "outsider.h"
 #include "sibling.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "tableam.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "version.h"
 
 /*
- * Logical decoding would see an overlay's UPDATE as an INSERT and lose its
- * DELETE. Serializable isolation would miss the conflicts on the base version.
+ * Serializable isolation would miss the conflicts on the base version. What
+ * heap logs of tables that output plugins use as catalogs nobody else can.
  */
 static void
 check_may_overlay(Relation rel)
@@ -36,27 +41,98 @@ check_may_overlay(Relation rel)
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access beside a sibling that uses the same row"),
 				 errhint("Retry the request as a new instance at REPEATABLE READ.")));
-	if (RelationIsLogicallyLogged(rel))
+	if (RelationIsAccessibleInLogicalDecoding(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("cannot change a row of table \"%s\" that a sibling has in use while wal_level is \"logical\"",
+				 errmsg("cannot change a row of table \"%s\" that a sibling has in use",
 						RelationGetRelationName(rel)),
-				 errdetail("Logical decoding would not see the change as it was made."),
-				 errhint("Commit or roll back the other instances of this family first.")));
+				 errdetail("Output plugins use the table as a catalog."),
+				 errhint("Reset its storage parameter \"user_catalog_table\".")));
 }
 
 /*
- * Should heap's update or delete wait for whom it finds in xmax? If it must
- * not, it does not look whether they conflict either; so only where there was
- * nobody. (An assertion in heap_update objects to not waiting at all.)
+ * The hand-over will delete the replaced version's out-of-line values, so as
+ * the table itself their table must not be rewritten until then. False: it
+ * had to be waited for, and the claim is given up.
  */
 static bool
-heap_may_wait(const MipClaim *claim)
+lock_values(MipClaim *claim)
+{
+	Oid			toast = claim->rel->rd_rel->reltoastrelid;
+
+	if (!OidIsValid(toast) || ConditionalLockRelationOid(toast, RowExclusiveLock))
+		return true;
+	mip_release(claim);
+	LockRelationOid(toast, RowExclusiveLock);
+	return false;
+}
+
+/*
+ * Heap would have waited where the claim has found nobody to wait for. If an
+ * update of the version has committed, it would have waited for lockers that do
+ * not matter any more; that result is known. Else either somebody has come in,
+ * and the next claim will find him. Or the header says of members that have
+ * ended that they are in the way: then heap stands in line, and with an
+ * outsider at its head that waits for a sibling there would be no end.
+ */
+static TM_Result
+would_block(Relation rel, ItemPointer tid, TM_FailureData *tmfd)
+{
+	TM_Result	result = mip_update_committed(rel, tid, tmfd);
+
+	if (result != TM_Ok)
+		return result;
+	(void) mip_drop_dead_members(rel, tid);
+	return TM_WouldBlock;
+}
+
+/*
+ * Heap's update and delete wait for whom they find in xmax, or if told not to
+ * wait, give up without a look whether they conflict. So where somebody is
+ * there who does not, we lock the row first, without waiting: then nobody who
+ * does can come any more. If that is not TM_Ok, the claim is given up:
+ * TM_WouldBlock if it has to be made again, else the change has failed.
+ *
+ * If we have that lock already, beside a sibling's update that is dead now,
+ * heap would lock the old version with a multixact that still has the update
+ * in it, and an assertion objects.
+ */
+static TM_Result
+lock_first(MipClaim *claim, CommandId cid, TM_FailureData *tmfd)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_Result	result;
+	bool		dead_updater;
+
+	if (!claim->used)
+		return TM_Ok;
+	tuple.t_self = claim->tid;
+	result = heap_lock_tuple(claim->rel, &tuple, cid, claim->mode, LockWaitSkip,
+							 false, &buffer, tmfd);
+	dead_updater = result == TM_Ok &&
+		(tuple.t_data->t_infomask & HEAP_XMAX_IS_MULTI) != 0 &&
+		!HEAP_XMAX_IS_LOCKED_ONLY(tuple.t_data->t_infomask);
+	ReleaseBuffer(buffer);
+	if (dead_updater)
+		(void) mip_drop_dead_members(claim->rel, &claim->tid);
+	if (result == TM_WouldBlock)
+		result = would_block(claim->rel, &claim->tid, tmfd);
+	/* what we have changed ourselves heap's own code is to judge */
+	if (result != TM_WouldBlock && result != TM_Updated && result != TM_Deleted)
+		return TM_Ok;
+	mip_release(claim);
+	return result;
+}
+
+/* What to tell heap's update then; an assertion objects to not waiting at all. */
+static bool
+update_may_wait(const MipClaim *claim)
 {
 #ifdef USE_ASSERT_CHECKING
 	return true;
 #else
-	return !claim->untouched;
+	return claim->used;
 #endif
 }
 
@@ -86,26 +162,49 @@ crosscheck_sees(Relation rel, ItemPointer tid, Snapshot crosscheck)
 }
 
 /*
- * We have changed the key of, or deleted, a version that stands for a base
- * version in the overlay. Outsiders that hold a key share lock can only have
- * it on the base: the same change to the base would have waited for them.
+ * We have changed the key of, deleted, or locked for such, a version that
+ * stands for a base version in the overlay. Outsiders that hold a key share
+ * lock can only have it on the base: the same done to the base would have
+ * waited for them. False: SKIP LOCKED.
  */
-static void
-strengthen_base(Relation rel, ItemPointer version)
+static bool
+strengthen_base(Relation rel, ItemPointer version, LockWaitPolicy policy,
+				XLTW_Oper oper)
 {
 	MipOverlayEntry *entry = mip_overlay_base_of(rel, version);
 	ItemPointerData base;
 	MipClaim	claim;
 
 	if (entry == NULL)
-		return;
+		return true;
 	base = entry->link.base;
 	do
 	{
-		(void) mip_claim(&claim, rel, &base, LockTupleExclusive, NULL,
-						 LockWaitBlock, XLTW_Update);
+		if (!mip_claim(&claim, rel, &base, LockTupleExclusive, NULL, policy, oper))
+			return false;
 	} while (!mip_join(&claim));
 	mip_release(&claim);
+	return true;
+}
+
+/*
+ * Only siblings are in the way: enters us among the base version's lockers, for
+ * the change to go into the overlay. If that is not TM_Ok, the claim is given
+ * up: TM_WouldBlock if it has to be made again, else the change has failed.
+ */
+static TM_Result
+begin_overlay(MipClaim *claim, Snapshot crosscheck)
+{
+	check_may_overlay(claim->rel);
+	if (!lock_values(claim))
+		return TM_WouldBlock;
+	if (crosscheck != InvalidSnapshot &&
+		!crosscheck_sees(claim->rel, &claim->tid, crosscheck))
+	{
+		mip_release(claim);
+		return TM_Updated;
+	}
+	return mip_join(claim) ? TM_Ok : TM_WouldBlock;
 }
 
 static TM_Result
@@ -115,6 +214,8 @@ overlay_delete(MipClaim *claim, CommandId cid, bool changing_part)
 
 	if (changing_part)
 		flags |= MIP_LINK_MOVED;
+	if (RelationIsLogicallyLogged(claim->rel))
+		mip_logical_delete(claim->rel, &claim->tid, changing_part);
 	mip_overlay_add(claim->rel, &claim->tid, NULL, cid, flags);
 	pgstat_count_heap_delete(claim->rel);
 	return TM_Ok;
@@ -139,30 +240,69 @@ mip_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
 		if (!mip_claim(&claim, rel, tid, LockTupleExclusive, NULL,
 					   wait ? LockWaitBlock : LockWaitSkip, XLTW_Delete))
 			return TM_BeingModified;
+		if (claim.verdict == MIP_REPLACED)
+		{
+			mip_release(&claim);
+			return mip_update_committed(rel, tid, tmfd);
+		}
 		if (claim.verdict == MIP_CLEAR)
 		{
+			result = lock_first(&claim, cid, tmfd);
+			if (result == TM_WouldBlock)
+				continue;
+			if (result != TM_Ok)
+				return result;
 			result = mip_heap()->tuple_delete(rel, tid, cid, snapshot, crosscheck,
-											  heap_may_wait(&claim), tmfd,
-											  changing_part);
+											  claim.used, tmfd, changing_part);
 			mip_release(&claim);
 			if (result == TM_BeingModified && wait)
 				continue;
 			if (result == TM_Ok)
-				strengthen_base(rel, tid);
+				(void) strengthen_base(rel, tid, LockWaitBlock, XLTW_Delete);
 			return result;
 		}
-		check_may_overlay(rel);
-		if (crosscheck != InvalidSnapshot && !crosscheck_sees(rel, tid, crosscheck))
-		{
-			mip_release(&claim);
-			return TM_Updated;
-		}
-		if (mip_join(&claim))
+		result = begin_overlay(&claim, crosscheck);
+		if (result == TM_Ok)
 			break;
+		if (result != TM_WouldBlock)
+			return result;
 	}
 	result = overlay_delete(&claim, cid, changing_part);
 	mip_release(&claim);
 	return result;
+}
+
+/*
+ * Heap's update. Beside a running locker that of older minor releases (15.18;
+ * not 15.20) takes an updater that a crash has ended, and that has left no trace
+ * of its abort, for committed.
+ */
+static TM_Result
+update_by_heap(Relation rel, ItemPointer otid, TupleTableSlot *slot,
+			   CommandId cid, Snapshot snapshot, Snapshot crosscheck,
+			   bool wait, TM_FailureData *tmfd, LockTupleMode *lockmode,
+			   MipUpdateIndexes *update_indexes)
+{
+	TM_Result	result;
+
+	do
+		result = mip_heap()->tuple_update(rel, otid, slot, cid, snapshot,
+										  crosscheck, wait, tmfd, lockmode,
+										  update_indexes);
+	while (result == TM_Updated && !TransactionIdDidCommit(tmfd->xmax) &&
+		   mip_drop_dead_members(rel, otid));
+	return result;
+}
+
+/* What has just been counted as an insertion leaves an old version behind. */
+static void
+count_as_update(Relation rel, ItemPointer old, ItemPointer new)
+{
+	if (!pgstat_should_count_relation(rel))
+		return;
+	mip_pgstat_count_heap_update(rel, ItemPointerGetBlockNumber(old) !=
+								 ItemPointerGetBlockNumber(new));
+	rel->pgstat_info->trans->tuples_inserted--;
 }
 
 static TM_Result
@@ -177,8 +317,8 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	ItemPointerData base = *otid;
 
 	if (!mip_in_transaction())
-		return mip_heap()->tuple_update(rel, otid, slot, cid, snapshot, crosscheck,
-										wait, tmfd, lockmode, update_indexes);
+		return update_by_heap(rel, otid, slot, cid, snapshot, crosscheck, wait,
+							  tmfd, lockmode, update_indexes);
 	if ((entry = mip_overlay_find(rel, &base)) != NULL)
 		return self_modified(entry, cid, tmfd);
 	for (;;)
@@ -186,11 +326,25 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		if (!mip_claim(&claim, rel, &base, LockTupleExclusive, slot,
 					   wait ? LockWaitBlock : LockWaitSkip, XLTW_Update))
 			return TM_BeingModified;
+		if (claim.verdict == MIP_REPLACED)
+		{
+			*lockmode = claim.mode;
+			mip_release(&claim);
+			return mip_update_committed(rel, &base, tmfd);
+		}
 		if (claim.verdict == MIP_CLEAR)
 		{
-			result = mip_heap()->tuple_update(rel, &base, slot, cid, snapshot,
-											  crosscheck, heap_may_wait(&claim),
-											  tmfd, lockmode, update_indexes);
+			result = lock_first(&claim, cid, tmfd);
+			if (result == TM_WouldBlock)
+				continue;
+			if (result != TM_Ok)
+			{
+				*lockmode = claim.mode;
+				return result;
+			}
+			result = update_by_heap(rel, &base, slot, cid, snapshot, crosscheck,
+									update_may_wait(&claim), tmfd, lockmode,
+									update_indexes);
 			mip_release(&claim);
 			if (result == TM_BeingModified && wait)
 				continue;
@@ -198,20 +352,21 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 			{
 				mip_overlay_follow(rel, &base, &slot->tts_tid);
 				if (*lockmode == LockTupleExclusive)
-					strengthen_base(rel, &base);
+					(void) strengthen_base(rel, &base, LockWaitBlock, XLTW_Update);
 			}
 			return result;
 		}
-		check_may_overlay(rel);
-		if (crosscheck != InvalidSnapshot && !crosscheck_sees(rel, &base, crosscheck))
-		{
-			mip_release(&claim);
-			return TM_Updated;
-		}
-		if (mip_join(&claim))
+		result = begin_overlay(&claim, crosscheck);
+		if (result == TM_Ok)
 			break;
+		if (result != TM_WouldBlock)
+			return result;
 	}
-	mip_heap()->tuple_insert(rel, slot, cid, 0, NULL);
+	if (RelationIsLogicallyLogged(rel))
+		mip_logical_update(rel, &base, slot, cid);
+	else
+		mip_heap()->tuple_insert(rel, slot, cid, 0, NULL);
+	count_as_update(rel, &base, &slot->tts_tid);
 	mip_overlay_add(rel, &base, &slot->tts_tid, cid,
 					claim.mode == LockTupleExclusive ? MIP_LINK_KEYS : 0);
 	*lockmode = claim.mode;
@@ -251,24 +406,34 @@ lock_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 {
 	MipClaim	claim;
 	TM_Result	result;
+	bool		later = mode == LockTupleKeyShare &&
+		(flags & TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS) != 0;
 
 	/*
 	 * Locking later versions as well, heap would wait for siblings there. Only
-	 * a key share lock needs that, beside an update that still runs.
+	 * a key share lock needs that, beside an update: see chain.c.
 	 */
-	if (mode != LockTupleKeyShare)
-		flags &= ~TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS;
+	flags &= ~TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS;
 	for (;;)
 	{
 		if (!mip_claim(&claim, rel, tid, mode, NULL, policy, XLTW_Lock))
 			return TM_WouldBlock;
-		if (claim.verdict == MIP_CLEAR)
+		if (claim.verdict == MIP_REPLACED && mode != LockTupleKeyShare)
+		{
+			mip_release(&claim);
+			return mip_update_committed(rel, tid, tmfd);
+		}
+		if (claim.verdict != MIP_OVERLAP)
 		{
 			result = lock_by_heap(rel, tid, snapshot, slot, cid, mode,
 								  LockWaitSkip, flags, tmfd);
 			mip_release(&claim);
 			if (result == TM_WouldBlock)
-				continue;		/* somebody came in: claim it again */
+				result = would_block(rel, tid, tmfd);
+			if (result == TM_WouldBlock)
+				continue;
+			if (result == TM_Ok && later)
+				result = mip_lock_later_versions(rel, tid, policy, tmfd);
 			return result;
 		}
 		if (mip_join(&claim))
@@ -324,12 +489,6 @@ next_version(Relation rel, ItemPointer tid, CommandId cid, TM_FailureData *tmfd)
 		/* a recycled line pointer: the row was deleted */
 		if (!TransactionIdEquals(xmin, prior))
 			return TM_Deleted;
-		if (TransactionIdIsCurrentTransactionId(xmin) && cmin >= cid)
-		{
-			tmfd->xmax = xmin;
-			tmfd->cmax = cmin;
-			return TM_SelfModified;
-		}
 		entry = mip_overlay_find(rel, tid);
 		if (entry)
 		{
@@ -341,7 +500,14 @@ next_version(Relation rel, ItemPointer tid, CommandId cid, TM_FailureData *tmfd)
 			continue;
 		}
 		if (!TransactionIdIsCurrentTransactionId(updater))
-			return TM_Ok;
+		{
+			if (!TransactionIdIsCurrentTransactionId(xmin) || cmin < cid)
+				return TM_Ok;
+			/* not visible to this command: by itself, or one that it called? */
+			tmfd->xmax = xmin;
+			tmfd->cmax = cmin;
+			return TM_SelfModified;
+		}
 		/* replaced by ourselves */
 		if (ItemPointerEquals(tid, &ctid))
 			return TM_Deleted;
@@ -350,22 +516,34 @@ next_version(Relation rel, ItemPointer tid, CommandId cid, TM_FailureData *tmfd)
 	}
 }
 
-/* An outsider's lock. */
+/*
+ * An outsider's lock. Heap's own way to a row's latest version would come upon
+ * spoilt headers, too.
+ */
 static TM_Result
 lock_outside(Relation rel, ItemPointer tid, Snapshot snapshot,
 			 TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
 			 LockWaitPolicy policy, uint8 flags, TM_FailureData *tmfd)
 {
-	if (mode == LockTupleKeyShare)
-	{
-		TM_Result	result = lock_by_heap(rel, tid, snapshot, slot, cid, mode,
-										  policy, flags, tmfd);
+	bool		traversed = false;
+	TM_Result	result;
 
+	if (mode != LockTupleKeyShare)
+		return mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode,
+									  policy, flags, tmfd);
+	for (;;)
+	{
+		result = lock_by_heap(rel, tid, snapshot, slot, cid, mode, policy,
+							  flags, tmfd);
 		if (result != TM_Updated || !(flags & TUPLE_LOCK_FLAG_FIND_LAST_VERSION))
-			return result;
+			break;
+		traversed = true;
+		result = next_version(rel, tid, cid, tmfd);
+		if (result != TM_Ok)
+			break;
 	}
-	return mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode, policy,
-								  flags, tmfd);
+	tmfd->traversed = traversed;
+	return result;
 }
 
 static TM_Result
@@ -395,6 +573,9 @@ mip_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 			break;
 	}
 	tmfd->traversed = traversed;
+	if (result == TM_Ok && mode == LockTupleExclusive &&
+		!strengthen_base(rel, tid, policy, XLTW_Lock))
+		return TM_WouldBlock;
 	return result;
 }
 

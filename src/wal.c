@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * wal.c
- *	  Changing a tuple's xmax: apply, log, replay.
+ *	  Our resource manager. Changing a tuple's xmax: apply, log, replay. The
+ *	  begin of an instance: for logical decoding only.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,10 +16,15 @@
 #include "access/xlog_internal.h"
 #include "access/xloginsert.h"
 #include "access/xlogutils.h"
+#include "logical.h"
+#include "map.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/relcache.h"
 #include "wal.h"
+
+/* The visibility map's page in XLOG_MIP_SET_XMAX, if it has changed. */
+#define MAP_BLOCK	1
 
 static void
 apply(Page page, const MipXmaxChange *change)
@@ -35,8 +41,6 @@ apply(Page page, const MipXmaxChange *change)
 		htup->t_ctid = change->ctid;
 	if (change->flags & MIP_XMAX_CLEAR_HOT)
 		HeapTupleHeaderClearHotUpdated(htup);
-	if (change->flags & MIP_XMAX_CLEAR_VM)
-		PageClearAllVisible(page);
 	if (change->flags & MIP_XMAX_PRUNABLE)
 		PageSetPrunable(page, change->updater);
 }
@@ -45,14 +49,15 @@ void
 mip_set_xmax(Relation rel, Buffer buffer, Buffer vmbuffer, MipXmaxChange *change)
 {
 	Page		page = BufferGetPage(buffer);
-	BlockNumber block = BufferGetBlockNumber(buffer);
+	MipMapChange map;
 
-	if (PageIsAllVisible(page))
+	mip_require_preload();		/* or nobody could replay it */
+	map = mip_map_begin(buffer, vmbuffer);
+	if (map.clear)
 		change->flags |= MIP_XMAX_CLEAR_VM;
 
 	START_CRIT_SECTION();
-	if (change->flags & MIP_XMAX_CLEAR_VM)
-		visibilitymap_clear(rel, block, vmbuffer, VISIBILITYMAP_VALID_BITS);
+	mip_map_clear(&map, rel, buffer);
 	apply(page, change);
 	MarkBufferDirty(buffer);
 	if (RelationNeedsWAL(rel))
@@ -62,14 +67,58 @@ mip_set_xmax(Relation rel, Buffer buffer, Buffer vmbuffer, MipXmaxChange *change
 		XLogBeginInsert();
 		XLogRegisterData((char *) change, SizeOfMipXmaxChange);
 		XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
+		mip_map_register(&map, MAP_BLOCK);
 		lsn = XLogInsert(RM_MIP_ID, XLOG_MIP_SET_XMAX);
 		PageSetLSN(page, lsn);
+		mip_map_logged(&map, lsn);
 	}
 	END_CRIT_SECTION();
+	mip_map_end(&map);
+}
+
+/*
+ * Logical decoding is to know an instance from its first record on: see
+ * logical_decode.c.
+ */
+void
+mip_log_begin(int64 xinst)
+{
+	if (!XLogLogicalInfoActive())
+		return;
+	XLogBeginInsert();
+	XLogRegisterData((char *) &xinst, sizeof(xinst));
+	(void) XLogInsert(RM_MIP_ID, XLOG_MIP_BEGIN);
+}
+
+/* ---- replay ---- */
+
+static void
+redo_map(XLogReaderState *record, MipFileLocator file, BlockNumber block)
+{
+	Relation	rel = CreateFakeRelcacheEntry(file);
+	Buffer		vmbuffer = InvalidBuffer;
+
+#ifdef MIP_MAP_IS_REGISTERED
+	if (XLogRecHasBlockRef(record, MAP_BLOCK))
+	{
+		if (XLogReadBufferForRedo(record, MAP_BLOCK, &vmbuffer) == BLK_NEEDS_REDO &&
+			visibilitymap_clear_locked(rel, block, vmbuffer,
+									   VISIBILITYMAP_VALID_BITS))
+			PageSetLSN(BufferGetPage(vmbuffer), record->EndRecPtr);
+		if (BufferIsValid(vmbuffer))
+			UnlockReleaseBuffer(vmbuffer);
+		FreeFakeRelcacheEntry(rel);
+		return;
+	}
+#endif
+	visibilitymap_pin(rel, block, &vmbuffer);
+	visibilitymap_clear(rel, block, vmbuffer, VISIBILITYMAP_VALID_BITS);
+	ReleaseBuffer(vmbuffer);
+	FreeFakeRelcacheEntry(rel);
 }
 
 static void
-mip_redo(XLogReaderState *record)
+redo_set_xmax(XLogReaderState *record)
 {
 	MipXmaxChange change;
 	MipFileLocator file;
@@ -81,20 +130,14 @@ mip_redo(XLogReaderState *record)
 
 	/* The map first: it may be stale even where the page is not. */
 	if (change.flags & MIP_XMAX_CLEAR_VM)
-	{
-		Relation	rel = CreateFakeRelcacheEntry(file);
-		Buffer		vmbuffer = InvalidBuffer;
-
-		visibilitymap_pin(rel, block, &vmbuffer);
-		visibilitymap_clear(rel, block, vmbuffer, VISIBILITYMAP_VALID_BITS);
-		ReleaseBuffer(vmbuffer);
-		FreeFakeRelcacheEntry(rel);
-	}
+		redo_map(record, file, block);
 	if (XLogReadBufferForRedo(record, 0, &buffer) == BLK_NEEDS_REDO)
 	{
 		Page		page = BufferGetPage(buffer);
 
 		apply(page, &change);
+		if (change.flags & MIP_XMAX_CLEAR_VM)
+			PageClearAllVisible(page);
 		PageSetLSN(page, record->EndRecPtr);
 		MarkBufferDirty(buffer);
 	}
@@ -102,12 +145,33 @@ mip_redo(XLogReaderState *record)
 		UnlockReleaseBuffer(buffer);
 }
 
+static uint8
+opcode(XLogReaderState *record)
+{
+	return XLogRecGetInfo(record) & ~XLR_INFO_MASK;
+}
+
 static void
-mip_desc(StringInfo buf, XLogReaderState *record)
+mip_redo(XLogReaderState *record)
+{
+	switch (opcode(record))
+	{
+		case XLOG_MIP_SET_XMAX:
+			redo_set_xmax(record);
+			break;
+		case XLOG_MIP_BEGIN:
+			break;
+		default:
+			elog(PANIC, "pg_mip: unknown WAL record type %u", opcode(record));
+	}
+}
+
+static void
+desc_set_xmax(StringInfo buf, const char *data)
 {
 	MipXmaxChange change;
 
-	memcpy(&change, XLogRecGetData(record), SizeOfMipXmaxChange);
+	memcpy(&change, data, SizeOfMipXmaxChange);
 	appendStringInfo(buf, "off: %u, xmax: %u, infomask: 0x%04X, infomask2: 0x%04X, flags: 0x%02X",
 					 change.offnum, change.xmax, change.infomask,
 					 change.infomask2, change.flags);
@@ -117,10 +181,35 @@ mip_desc(StringInfo buf, XLogReaderState *record)
 						 ItemPointerGetOffsetNumberNoCheck(&change.ctid));
 }
 
+static void
+mip_desc(StringInfo buf, XLogReaderState *record)
+{
+	int64		xinst;
+
+	switch (opcode(record))
+	{
+		case XLOG_MIP_SET_XMAX:
+			desc_set_xmax(buf, XLogRecGetData(record));
+			break;
+		case XLOG_MIP_BEGIN:
+			memcpy(&xinst, XLogRecGetData(record), sizeof(xinst));
+			appendStringInfo(buf, "xinst: " INT64_FORMAT, xinst);
+			break;
+	}
+}
+
 static const char *
 mip_identify(uint8 info)
 {
-	return (info & ~XLR_INFO_MASK) == XLOG_MIP_SET_XMAX ? "SET_XMAX" : NULL;
+	switch (info & ~XLR_INFO_MASK)
+	{
+		case XLOG_MIP_SET_XMAX:
+			return "SET_XMAX";
+		case XLOG_MIP_BEGIN:
+			return "BEGIN";
+		default:
+			return NULL;
+	}
 }
 
 void
@@ -132,6 +221,7 @@ mip_wal_register(void)
 		.rm_desc = mip_desc,
 		.rm_identify = mip_identify,
 		.rm_mask = heap_mask,
+		.rm_decode = mip_logical_decode,
 	};
 
 	RegisterCustomRmgr(RM_MIP_ID, &rmgr);

@@ -18,6 +18,7 @@
 #define RM_MIP_ID	RM_EXPERIMENTAL_ID
 
 #define XLOG_MIP_SET_XMAX	0x00
+#define XLOG_MIP_BEGIN		0x10	/* only with wal_level = logical */
 
 /* flags */
 #define MIP_XMAX_SET_CTID	0x01	/* ctid is to be written */
@@ -41,6 +42,9 @@ typedef struct MipXmaxChange
 	(offsetof(MipXmaxChange, flags) + sizeof(uint8))
 
 extern void mip_wal_register(void);
+
+/* To be called once in each instance, before anything else that logs. */
+extern void mip_log_begin(int64 xinst);
 
 /*
  * Applies and logs a change. Caller: buffer pinned and exclusively locked,

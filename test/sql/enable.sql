@@ -1,8 +1,10 @@
 -- mip.enable and mip.disable: a table changes its access method in place.
 \set code '\\echo SQLSTATE :SQLSTATE'
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS amcheck;
-RESET client_min_messages;
+\getenv srcdir PG_ABS_SRCDIR
+\set sessions :srcdir '/sql/include/sessions.psql'
+\set ECHO none
+\i :sessions
+\set ECHO all
 CREATE TABLE t (id int PRIMARY KEY, v text);
 CREATE INDEX ON t (left(v, 10));
 INSERT INTO t SELECT i, repeat('x', 3000) || i FROM generate_series(1, 100) i;
@@ -27,7 +29,7 @@ RESET enable_seqscan;
 INSERT INTO t VALUES (102, 'mip');
 UPDATE t SET v = 'changed' WHERE id = 1;
 DELETE FROM t WHERE id = 2;
-\d+ t
+\d t
 BEGIN;
 SELECT mip.begin('enable', 1);
 UPDATE t SET v = 'by an instance' WHERE id = 3;
@@ -57,6 +59,31 @@ FETCH cur;
 SELECT mip.enable('t');
 :code
 ROLLBACK;
+
+-- Plans made before know what the table has become
+CREATE TABLE planned (id int PRIMARY KEY, v int);
+INSERT INTO planned VALUES (1, 0);
+SET plan_cache_mode = force_generic_plan;
+PREPARE change AS UPDATE planned SET v = v + 1;
+EXECUTE change;
+SELECT mip.enable('planned');
+BEGIN;
+SELECT mip.begin('planned', 1);
+EXECUTE change;
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+SELECT test.open('o'), test.begin('o', 'planned', 2), test.run('o', 'UPDATE planned SET v = v + 2'), test.prepare('o');
+SELECT test.commit('o', 'planned', 2), test.close('o');
+SELECT mip.disable('planned');
+EXECUTE change;
+BEGIN;
+SELECT mip.begin('planned 2', 1);
+EXECUTE change;
+:code
+ROLLBACK;
+SELECT * FROM planned;
+DEALLOCATE change;
+RESET plan_cache_mode;
+DROP TABLE planned;
 
 -- Partitioned tables: with all partitions, nested ones too
 CREATE TABLE p (id int, v int) PARTITION BY LIST (id);
@@ -95,6 +122,16 @@ SELECT mip.enable('mip.mipt');
 SELECT mip.enable('nowhere');
 :code
 SELECT mip.enable(NULL);
+SELECT mip.enable(1);
+:code
+BEGIN READ ONLY;
+SELECT mip.enable('t');
+:code
+ROLLBACK;
+SELECT test.open('o'), test.run('o', 'CREATE TEMP TABLE far (i int)');
+SELECT mip.enable(oid) FROM pg_class WHERE relname = 'far';
+:code
+SELECT test.run('o', 'SELECT mip.enable(''far'')'), test.close('o');
 CREATE ROLE mip_enable_user;
 SET ROLE mip_enable_user;
 SELECT mip.enable('t');
@@ -123,6 +160,18 @@ ALTER TABLE created SET ACCESS METHOD heap;
 SELECT am('created'), depends('created');
 ALTER TABLE created SET ACCESS METHOD mip;
 SELECT am('created'), depends('created');
+
+-- Inheritance children: with their parent, if they are the caller's
+CREATE TABLE parent (i int);
+CREATE TABLE heir (j int) INHERITS (parent);
+SELECT mip.enable('parent');
+SELECT am('parent'), am('heir'), depends('heir');
+ALTER TABLE parent OWNER TO mip_enable_user;
+SET ROLE mip_enable_user;
+SELECT mip.disable('parent');
+:code
+RESET ROLE;
+DROP TABLE parent CASCADE;
 
 -- Unlogged and temporary tables
 CREATE UNLOGGED TABLE unlogged (i int);

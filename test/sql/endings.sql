@@ -297,4 +297,97 @@ INSERT INTO d VALUES (2, 1);
 SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
 TABLE d;
 SELECT count(*) FROM pg_prepared_xacts;
+
+-- deferred triggers may use cursors, which they read in parts
+CREATE FUNCTION count_rows() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	r record;
+	n int := 0;
+BEGIN
+	FOR r IN SELECT * FROM d, generate_series(1, 60) LOOP
+		n := n + 1;
+	END LOOP;
+	RAISE NOTICE '% rows', n;
+	RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER count_rows AFTER INSERT ON d DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION count_rows();
+BEGIN;
+SELECT mip.begin('e18', 1);
+INSERT INTO d VALUES (3, 1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+SELECT xinst, state FROM mip.commit('e18', 1);
+BEGIN;
+SELECT mip.begin('e19', 1);
+INSERT INTO d VALUES (4, 1);
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+-- and a statement of the client is refused all the same
+BEGIN;
+SELECT mip.begin('e20', 1);
+INSERT INTO d VALUES (5, 1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL)\; SELECT 1;
+:code
+ROLLBACK;
+-- a cursor WITH HOLD is read to its end, whatever its query calls
+CREATE FUNCTION count_d(i int) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) + i FROM d); END $$;
+CREATE FUNCTION loop_d(i int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	r record;
+	n bigint := i;
+BEGIN
+	FOR r IN SELECT * FROM d LOOP
+		n := n + 1;
+	END LOOP;
+	RETURN n;
+END $$;
+BEGIN;
+SELECT mip.begin('e20b', 1);
+DECLARE held CURSOR WITH HOLD FOR SELECT i, count_d(i) - loop_d(i) AS difference FROM generate_series(1, 2) i;
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+FETCH ALL FROM held;
+CLOSE held;
+BEGIN;
+SELECT mip.begin('e20c', 1);
+DECLARE held CURSOR WITH HOLD FOR SELECT count_d(i) FROM generate_series(1, 2) i;
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL)\; FETCH ALL FROM held;
+:code
+ROLLBACK;
+SELECT * FROM mip.instances('e20c');
+DROP FUNCTION count_d, loop_d;
+-- but cannot end or decide anything
+BEGIN;
+SELECT mip.begin('e20d', 1);
+DECLARE held CURSOR WITH HOLD FOR SELECT * FROM mip.commit_one_phase(NULL, NULL);
+COMMIT;
+:code
+BEGIN;
+SELECT mip.begin('e20d', 1);
+DECLARE held CURSOR WITH HOLD FOR SELECT * FROM mip.prepare(NULL, NULL);
+COMMIT;
+:code
+DECLARE held CURSOR WITH HOLD FOR SELECT mip.forget('e20b');
+:code
+SELECT xinst, state FROM mip.instances('e20b');
+-- nor can a deferred trigger end or decide anything
+CREATE FUNCTION run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE current_setting('test.query'); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER run AFTER INSERT ON d DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION run();
+DROP TRIGGER count_rows ON d;
+SET test.query = 'SELECT * FROM mip.commit_one_phase(NULL, NULL)';
+BEGIN;
+SELECT mip.begin('e21', 1);
+INSERT INTO d VALUES (6, 1);
+COMMIT;
+:code
+SET test.query = 'SELECT * FROM mip.prepare(NULL, NULL)';
+BEGIN;
+SELECT mip.begin('e21', 1);
+INSERT INTO d VALUES (6, 1);
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+:code
+SET test.query = 'SELECT mip.forget(''e19'')';
+INSERT INTO d VALUES (6, 1);
+:code
+RESET test.query;
 DROP TABLE d, t;
+DROP FUNCTION count_rows, run;

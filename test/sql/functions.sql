@@ -176,6 +176,55 @@ BEGIN;
 SELECT mip.begin('f10', 2);
 ROLLBACK;
 
+-- XIDs are bytes: nothing in them means anything
+CREATE TABLE hostile (id serial, xid text);
+INSERT INTO hostile (xid) VALUES ('x'), (' x'), ('x '), ('X'), ('%n%s%1$s%%'), (';--'), ('$1'), ('\'), (''''), ('"'), (','), ('{}'),
+	(E'\n'), (E'\r\n'), (E'\t'), (E'\x01'), (E'\x1b[2J'), (E'\x7f'), ('mip:1:1:x'), (':'), ('1:x'), ('NULL'), (repeat('a', 128)),
+	(repeat('b', 127) || '%'), (U&'\00e9'), (U&'e\0301'), (U&'\+01f600'), (U&'\feff'), (U&'\202e');
+\set ECHO none
+\o /dev/null
+SELECT 'BEGIN', format('SELECT mip.begin(%1$L, %2$s, ARRAY[%1$L])', xid, id), format('SELECT * FROM mip.prepare(%1$L, %1$L)', xid) FROM hostile ORDER BY id
+\gexec
+\o
+\set ECHO all
+SELECT count(*), bool_and(d.request = h.xid), bool_and(d.sites = ARRAY[h.xid]) FROM mip.in_doubt d JOIN hostile h ON h.xid = d.xid AND h.id = d.xinst;
+\set ECHO none
+\o /dev/null
+SELECT format('SELECT * FROM mip.commit(%L, %s)', xid, id) FROM hostile ORDER BY id
+\gexec
+\o
+\set ECHO all
+SELECT count(*) FROM mip.in_doubt;
+SELECT count(*), bool_and(i.state = 'committed' AND i.result = h.xid) FROM hostile h, mip.instances(h.xid) i;
+BEGIN;
+SELECT mip.begin('%n%s%1$s%%', 99);
+ROLLBACK;
+SELECT sum(mip.forget(xid)) FROM hostile;
+DROP TABLE hostile;
+SELECT convert_from('\x6100', 'UTF8');
+:code
+
+-- What an argument may hold at most
+BEGIN; SELECT mip.begin('f11', 1);
+SELECT * FROM mip.prepare(repeat('x', 104857601), NULL);
+:code
+ROLLBACK;
+BEGIN; SELECT mip.begin('f11', 1);
+SELECT * FROM mip.commit_one_phase(NULL, repeat('x', 104857601));
+:code
+ROLLBACK;
+BEGIN; SELECT mip.begin('f11', 1, ARRAY[repeat('x', 1048577)]);
+:code
+ROLLBACK;
+BEGIN; SELECT mip.begin('f11', 1, ARRAY(SELECT 's' || i % 5000 FROM generate_series(1, 20000, 3) i));
+SELECT cardinality(sites), sites[1], sites[2], sites[5000] FROM mip.prepare(NULL, NULL);
+BEGIN; SELECT mip.begin('f11', 2, ARRAY(SELECT 's' || i FROM generate_series(0, 4998) i));
+:code
+ROLLBACK;
+BEGIN; SELECT mip.begin('f11', 2, ARRAY(SELECT 's' || i FROM generate_series(0, 4999) i));
+SELECT xinst, cardinality(sites) FROM mip.prepare(NULL, NULL);
+SELECT xinst, cardinality(sites) FROM mip.commit('f11', 1);
+
 -- Sites: a set, the same for all instances
 BEGIN;
 SELECT mip.begin('s1', 1, '{b,a,b}');
@@ -187,6 +236,7 @@ BEGIN; SELECT mip.begin('s1', 2);
 :code
 ROLLBACK;
 BEGIN; SELECT mip.begin('s1', 2, '{a,b}');
+SELECT xinst, state, sites FROM mip.instances('s1');
 SELECT xinst, sites FROM mip.prepare(NULL, NULL);
 SELECT xinst, state FROM mip.commit('s1', 2);
 SET mip.site_name = 'bank';
@@ -199,6 +249,11 @@ SELECT xinst, state FROM mip.rollback('s2', 1);
 BEGIN; SELECT mip.begin('s3', 1);
 SELECT sites FROM mip.commit_one_phase(NULL, NULL);
 RESET mip.site_name;
+-- a large set is shown once it is prepared
+BEGIN; SELECT mip.begin('s4', 1, (SELECT array_agg('site ' || i) FROM generate_series(1, 100) i));
+SELECT state, array_length(sites, 1) FROM mip.instances('s4');
+SELECT state, array_length(sites, 1) FROM mip.prepare(NULL, NULL);
+SELECT state, array_length(sites, 1) FROM mip.rollback('s4', 1);
 
 SELECT * FROM account ORDER BY id;
 SELECT count(*) FROM mip.in_doubt;

@@ -103,6 +103,33 @@ SELECT test.begin('t1', 'm5', 1), test.run('t1', 'UPDATE t SET v = 51 WHERE id =
 SELECT test.begin('t2', 'm5', 2), test.run('t2', 'UPDATE t SET v = 52, w = 8 WHERE id = 999'), test.prepare('t2');
 SELECT test.commit('c', 'm5', 1);
 SELECT id, v, w FROM t WHERE id = 999;
+
+-- An index that is built concurrently waits for instances that began before it,
+-- and has the winners' versions of those that came meanwhile.
+SELECT test.run('u', 'SET lock_timeout = 0');
+SELECT test.begin('t1', 'm6', 1), test.run('t1', 'UPDATE t SET v = 61 WHERE id BETWEEN 900 AND 910');
+SELECT test.send('u', 'CREATE INDEX CONCURRENTLY t_c1 ON t (v)'), test.waits('u');
+SELECT test.begin('t2', 'm6', 2), test.run('t2', 'UPDATE t SET v = 62 WHERE id BETWEEN 900 AND 905'),
+	test.run('t2', 'DELETE FROM t WHERE id BETWEEN 906 AND 910');
+SELECT test.prepare('t1'), test.prepare('t2'), test.waits('u');
+SELECT test.begin('t1', 'm7', 1), test.run('t1', 'UPDATE t SET v = 71 WHERE id BETWEEN 911 AND 920'), test.prepare('t1');
+SELECT test.begin('t2', 'm7', 2), test.run('t2', 'UPDATE t SET v = 72 WHERE id BETWEEN 911 AND 920'), test.prepare('t2');
+SELECT test.commit('c', 'm6', 2), test.waits('u');
+SELECT test.begin('t1', 'm8', 1), test.run('t1', 'UPDATE t SET v = 81 WHERE id BETWEEN 921 AND 930'), test.prepare('t1');
+SELECT test.begin('t2', 'm8', 2), test.run('t2', 'UPDATE t SET v = 82 WHERE id BETWEEN 921 AND 930'), test.prepare('t2');
+SELECT test.commit('c', 'm7', 2), test.waits('u');
+SELECT test.commit('c', 'm8', 2);
+CALL test.finish('u');
+SELECT test.result('u'), test.check('t');
+SELECT v, count(*) FROM t WHERE v BETWEEN 61 AND 82 GROUP BY v ORDER BY v;
+SELECT test.begin('t1', 'm9', 1), test.run('t1', 'UPDATE t SET v = 91 WHERE id BETWEEN 921 AND 930');
+SELECT test.begin('t2', 'm9', 2), test.run('t2', 'UPDATE t SET v = 92 WHERE id BETWEEN 921 AND 930');
+SELECT test.send('u', 'REINDEX INDEX CONCURRENTLY t_c1'), test.waits('u');
+SELECT test.prepare('t1'), test.prepare('t2'), test.commit('c', 'm9', 1);
+CALL test.finish('u');
+SELECT test.result('u');
+SELECT indisvalid, test.check('t') FROM pg_index WHERE indexrelid = 't_c1'::regclass;
+
 SELECT test.close('t1', 't2', 't3', 'u', 'c');
 DROP TABLE t;
 DROP FUNCTION counts;

@@ -62,6 +62,8 @@ INSERT INTO stmt (sql) VALUES
 	('ANALYZE ours'),
 	('VACUUM ours'),
 	('NOTIFY x'),
+	('DISCARD ALL'),
+	('DISCARD PLANS'),
 	('LISTEN x'),
 	('DO ''BEGIN CREATE TABLE x (i int); END'''),
 	('DO ''BEGIN TRUNCATE ours; END'''),
@@ -71,6 +73,17 @@ INSERT INTO stmt (sql) VALUES
 \o /dev/null
 SELECT 'BEGIN', 'SELECT mip.begin(''refused'', 1)', sql, 'ROLLBACK' FROM stmt ORDER BY id
 \gexec
+-- nor in the statement that begins
+BEGIN;
+INSERT INTO theirs SELECT 5, 0 FROM mip.begin('refused', 1);
+ROLLBACK;
+BEGIN;
+WITH d AS (DELETE FROM theirs RETURNING id) SELECT mip.begin('refused', 1) FROM d;
+ROLLBACK;
+BEGIN;
+PREPARE begins AS INSERT INTO theirs SELECT 5, 0 FROM mip.begin('refused', 1);
+EXECUTE begins;
+ROLLBACK;
 \o
 \set VERBOSITY sqlstate
 \o /dev/null
@@ -107,6 +120,28 @@ DO $$ BEGIN UPDATE ours SET v = 1; END $$;
 SELECT xinst, state FROM mip.prepare(NULL, NULL);
 SELECT xinst, state FROM mip.commit('allowed', 1);
 SELECT count(*) FROM mip.in_doubt;
+
+-- What PREPARE TRANSACTION refuses, mip.prepare does
+BEGIN;
+SELECT mip.begin('hold', 1);
+DECLARE cur CURSOR WITH HOLD FOR SELECT * FROM ours;
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+BEGIN;
+SELECT mip.begin('hold', 1);
+SELECT pg_notify('x', 'y');
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+BEGIN;
+SELECT mip.begin('hold', 1);
+SELECT pg_export_snapshot() IS NULL;
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+SELECT * FROM mip.instances('hold');
+BEGIN;
+SELECT mip.begin('hold', 1);
+SELECT pg_notify('x', 'y');
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
 
 -- SERIALIZABLE: alone, or not at all
 BEGIN ISOLATION LEVEL SERIALIZABLE;

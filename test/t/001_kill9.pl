@@ -78,5 +78,21 @@ is_decided($node, 'second crash');
 is_rows($node, 2, 'second crash');
 is_sound($node, 'second crash');
 
+# Outsiders' unique checks wait for a prepared delete in an overlay, even if
+# nobody has called a function of the extension since the crash.
+fill($node);
+begin_prepared($node, 'unique', 1, 3);
+mip_sql($node, "SELECT * FROM mip.rollback('unique', 1)");
+crash_server($node);
+$node->start;
+my $s = session($node, 'outsider');
+$s->refused("SET lock_timeout = 100; INSERT INTO a VALUES (3, 0, 'again')",
+	'55P03', 'unique check: it waits for the overlay');
+mip_sql($node, "SELECT * FROM mip.commit('unique', 3)");
+$s->sql("INSERT INTO a VALUES (3, 0, 'again')");
+$s->quit;
+is_decided($node, 'unique check');
+is_sound($node, 'unique check');
+
 $node->stop;
 done_testing();

@@ -44,6 +44,26 @@ my @calls = (
 
 # ---- not preloaded ----
 
+# beside instance 1, which leaves the key alone, a foreign key's check mends what
+# the DELETE of instance 2 has left in the header
+mip_sql($node,
+	'CREATE TABLE child (a int REFERENCES a) USING mip');
+my @siblings = map { session($node, "instance $_") } 1, 2;
+my @changes =
+  ("UPDATE a SET note = 'new' WHERE id = 1", 'DELETE FROM a WHERE id = 1');
+for my $k (1, 2)
+{
+	$siblings[ $k - 1 ]->sql('BEGIN');
+	$siblings[ $k - 1 ]->sql("SELECT mip.begin('mend', $k)");
+	$siblings[ $k - 1 ]->sql($changes[ $k - 1 ]);
+}
+for my $s (@siblings)
+{
+	$s->sql("SELECT * FROM mip.prepare('', '')");
+	$s->quit;
+}
+mip_sql($node, "SELECT * FROM mip.rollback('mend', 2)");
+
 set('shared_preload_libraries', "''");
 for my $sql (@calls)
 {
@@ -54,6 +74,11 @@ for my $sql (@calls)
 }
 is(mip_sql($node, 'SELECT count(*) FROM a'),
 	'3', 'not preloaded: tables can be read');
+fails(
+	'INSERT INTO child VALUES (1)',
+	qr/pg_mip must be loaded when the server starts/,
+	qr/Add pg_mip to shared_preload_libraries and restart/,
+	'not preloaded: a header that only our WAL can mend');
 mip_sql($node, 'CREATE DATABASE other');
 my ($rc, $out, $err) = $node->psql('other', 'CREATE EXTENSION pg_mip');
 ok($rc == 0 || $err =~ /shared_preload_libraries/,
@@ -62,6 +87,12 @@ ok($rc == 0 || $err =~ /shared_preload_libraries/,
 # ---- no prepared transactions ----
 
 set('shared_preload_libraries', "'pg_mip'");
+mip_sql($node, 'INSERT INTO child VALUES (1)');
+mip_sql($node, "SELECT * FROM mip.commit('mend', 1)");
+is(mip_sql($node, 'SELECT note FROM a JOIN child ON a = id'),
+	'new', 'preloaded again: it is mended');
+mip_sql($node, 'DROP TABLE child');
+fill($node);
 set('max_prepared_transactions', 0);
 fails("BEGIN; SELECT mip.begin('x', 1)",
 	qr/pg_mip needs prepared transactions, which are disabled/,

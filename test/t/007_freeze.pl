@@ -99,6 +99,29 @@ for my $case ([ 1, 1, 2 ], [ 2, 1, 2 ], [ 1, 2, 1 ], [ 2, 2, 1 ], [ 2, 1, 3, 2 ]
 	$s->quit;
 }
 
+# ---- key updates alone, for which heap expects no multixact ----
+
+{
+	my %s = map { $_ => session($node, "instance $_") } 1, 2;
+	fill($node);
+	consume();
+	for my $k (1, 2)
+	{
+		$s{$k}->sql('BEGIN');
+		$s{$k}->sql("SELECT mip.begin('keys', $k)");
+		$s{$k}->sql("UPDATE b SET id = 10 + $k WHERE id = 1");
+		freeze("key updates: instance $k has written");
+	}
+	$s{$_}->sql("SELECT * FROM mip.prepare('', '')") for 1, 2;
+	consume();
+	freeze('key updates: both prepared');
+	mip_sql($node, "SELECT * FROM mip.commit('keys', 2)");
+	is(mip_sql($node, 'SELECT id FROM b WHERE id NOT IN (2, 3)'),
+		12, 'key updates: the winner');
+	$_->quit for values %s;
+	is_sound($node, 'key updates');
+}
+
 # ---- an active sibling, and outsiders' multixacts beside it ----
 
 {

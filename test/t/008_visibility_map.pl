@@ -34,8 +34,10 @@ my @queries = (
 		  . ' SET LOCAL min_parallel_index_scan_size = 0;'
 		  . ' SET LOCAL max_parallel_workers_per_gather = 4' ]);
 # PostgreSQL 16 renamed it
-s/force_parallel_mode/debug_parallel_query/
-  for $node->pg_version >= 16 ? map { $_->[1] } @queries : ();
+if ($node->pg_version >= 16)
+{
+	$_->[1] =~ s/force_parallel_mode/debug_parallel_query/ for @queries;
+}
 
 sub reads
 {

@@ -13,17 +13,20 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(mip_node session mip_sql fill attempt begin_prepared after
-  crash_server expect_crash is_rows is_decided is_sound chunks states
-  wait_until);
+  crash_server postmaster_pid expect_crash starts_again is_rows is_decided is_sound
+  is_released chunks states wait_until);
 
-# A running server with pg_mip; %conf are settings.
+# A running server with pg_mip; %conf are settings, but for what init() takes.
 sub mip_node
 {
 	my ($name, %conf) = @_;
-	my $streaming = delete $conf{allows_streaming};
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my %init = map { $_ => delete $conf{$_} } 'allows_streaming',
+	  'has_archiving', 'extra';
+	my $path = delete $conf{install_path};
+	my $node = PostgreSQL::Test::Cluster->new($name,
+		$path ? (install_path => $path) : ());
 
-	$node->init(allows_streaming => $streaming);
+	$node->init(%init);
 	%conf = (
 		shared_preload_libraries => 'pg_mip',
 		max_prepared_transactions => 20,
@@ -166,16 +169,24 @@ sub _children
 	return @found;
 }
 
+sub postmaster_pid
+{
+	my ($node) = @_;
+	return (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
+}
+
 # kill -9 for the postmaster and all that it started, as a power cut that
-# leaves the disks alone.
+# leaves the disks alone. The postmaster goes last, held until then: whoever
+# sees it go aborts its transaction, and the abort may reach the disk.
 sub crash_server
 {
 	my ($node) = @_;
-	my $pid = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
-	my @all = ($pid, _children($pid));
+	my $pid = postmaster_pid($node);
+	kill 'STOP', $pid;
+	my @children = _children($pid);
+	kill 'KILL', @children;
 	$node->kill9;
-	kill 'KILL', @all;
-	_gone($node, @all);
+	_gone($node, $pid, @children);
 	return;
 }
 
@@ -191,20 +202,31 @@ sub _gone
 	return;
 }
 
-# mip.commit of <xid, winner> runs into the named crash point; the server is
-# up again afterwards.
+# mip.commit of <xid, winner> runs into the named point (with its number, if
+# it is not the first time), where the server crashes; it is up again
+# afterwards.
 sub expect_crash
 {
 	my ($node, $point, $xid, $winner) = @_;
-	my $pid = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
+	my $pid = postmaster_pid($node);
 	my $stderr = '';
 	$node->psql(
 		'postgres',
-		qq[SET mip.debug_crash_at = '$point';
+		qq[SET mip.debug_stop_at = 'crash:$point';
 		   SELECT * FROM mip.commit('$xid', $winner)],
 		stderr => \$stderr);
-	like($stderr, qr/PANIC:  pg_mip: mip.debug_crash_at = "$point"/,
+	(my $where = $point) =~ s/:.*//;
+	like($stderr, qr/PANIC:  pg_mip: stopped at "$where"/,
 		"the server crashes at \"$point\"");
+	starts_again($node, $pid);
+	return;
+}
+
+# After a crash of its own: waits for the postmaster's end, and starts a new
+# one.
+sub starts_again
+{
+	my ($node, $pid) = @_;
 	_gone($node, $pid);
 	$node->{_pid} = undef;
 	$node->start;
@@ -281,6 +303,22 @@ sub is_decided
 		'', "$name: nothing in doubt");
 	is(mip_sql($node, 'SELECT gid FROM pg_prepared_xacts'),
 		'', "$name: nothing prepared");
+	return;
+}
+
+# Nobody holds a lock any more, and no links are left in the MIPT.
+sub is_released
+{
+	my ($node, $name) = @_;
+	my $locks = "SELECT DISTINCT locktype, mode, pid FROM pg_locks"
+	  . " WHERE pid IS DISTINCT FROM pg_backend_pid()";
+	my $left = '';
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { ($left = mip_sql($node, $locks)) eq '' });
+	is($left, '', "$name: no lock is left");
+	is(mip_sql($node, 'SELECT xid, xinst FROM mip.mipt WHERE links IS NOT NULL'),
+		'', "$name: no links are left");
 	return;
 }
 

@@ -1,0 +1,126 @@
+/*-------------------------------------------------------------------------
+ *
+ * chain.c
+ *	  Key share locks beside updates that leave the key alone.
+ *
+ * Such a lock does not wait for the update, so it must hold on the version that
+ * the update makes, too: who deletes that one, or changes its key, is to meet
+ * it. heap_lock_updated_tuple does this for outsiders. It waits for whom it
+ * finds on the way, though, siblings included, so an instance has its own:
+ * each version is claimed (sibling.c), and only outsiders are waited for.
+ *
+ * Heap locks the later versions first, and the first one last. Here the first
+ * one is locked already, and so on along the chain: an update that comes after
+ * our lock takes it along to the version that it makes (heap_update), and one
+ * that was there before is what we see now, or it has been aborted, and then
+ * another one has come after our lock. So there is nothing to check again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "chain.h"
+#include "sibling.h"
+#include "storage/bufmgr.h"
+#include "storage/procarray.h"
+#include "version.h"
+
+/* What leads from a version to the next one. */
+typedef struct ChainLink
+{
+	TransactionId xmin;
+	TransactionId updater;		/* invalid: none */
+	bool		keys;			/* that changes the key, or deletes the row */
+	ItemPointerData next;
+} ChainLink;
+
+static bool
+read_link(Relation rel, ItemPointer tid, ChainLink *link)
+{
+	MipHeader	header;
+
+	if (!mip_read_header(rel, tid, &header, NULL))
+		return false;
+	link->xmin = header.xmin;
+	link->next = header.ctid;
+	link->updater = mip_updater(&header, &link->keys);
+	return true;
+}
+
+/*
+ * Is there a version to be locked after this one? Not after our own change, and
+ * not after a sibling's: only one of us will commit.
+ */
+static bool
+goes_on(Relation rel, ItemPointer tid, ChainLink *link)
+{
+	return TransactionIdIsValid(link->updater) &&
+		!ItemPointerEquals(&link->next, tid) &&
+		!ItemPointerIndicatesMovedPartitions(&link->next) &&
+		!TransactionIdIsCurrentTransactionId(link->updater) &&
+		!mip_xid_is_sibling(link->updater) &&
+		mip_overlay_find(rel, tid) == NULL &&
+		(TransactionIdIsInProgress(link->updater) ||
+		 TransactionIdDidCommit(link->updater));
+}
+
+/*
+ * Locks one later version. Heap's lock would not do: as long as the update runs
+ * that made it, it is invisible. A version whose update has committed needs no
+ * lock any more, the next one does.
+ */
+static TM_Result
+lock_later(Relation rel, ItemPointer tid, LockWaitPolicy policy, ChainLink *link)
+{
+	MipClaim	claim;
+	bool		replaced;
+
+	do
+	{
+		if (!mip_claim(&claim, rel, tid, LockTupleKeyShare, NULL, policy,
+					   XLTW_LockUpdated))
+			return TM_WouldBlock;
+		replaced = claim.verdict == MIP_REPLACED;
+	} while (!replaced && !mip_join(&claim));
+	mip_release(&claim);
+	if (!read_link(rel, tid, link))
+		elog(ERROR, "pg_mip: a version that is pinned is gone");
+	if (!replaced || !link->keys)
+		return TM_Ok;
+	return ItemPointerEquals(&link->next, tid) ? TM_Deleted : TM_Updated;
+}
+
+TM_Result
+mip_lock_later_versions(Relation rel, ItemPointer tid, LockWaitPolicy policy,
+						TM_FailureData *tmfd)
+{
+	ItemPointerData current = *tid;
+	ChainLink	link;
+	TM_Result	result = TM_Ok;
+
+	if (!read_link(rel, &current, &link))
+		elog(ERROR, "pg_mip: a version that was just locked is gone");
+	tmfd->ctid = link.next;
+	tmfd->xmax = link.updater;
+	tmfd->cmax = InvalidCommandId;
+	while (result == TM_Ok && goes_on(rel, &current, &link))
+	{
+		TransactionId prior = link.updater;
+		Buffer		buffer;
+
+		mip_stop_point("next version");
+		current = link.next;
+		/* from here on its line pointer cannot be recycled */
+		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(&current));
+		if (read_link(rel, &current, &link) &&
+			TransactionIdEquals(link.xmin, prior))
+			result = lock_later(rel, &current, policy, &link);
+		else
+			link.updater = InvalidTransactionId;
+		ReleaseBuffer(buffer);
+	}
+	return result;
+}

@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * chain.h
+ *	  Key share locks beside updates that leave the key alone.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_CHAIN_H
+#define MIP_CHAIN_H
+
+#include "access/tableam.h"
+#include "nodes/lockoptions.h"
+#include "utils/rel.h"
+
+/*
+ * Takes the key share lock that this instance has on `tid` on the versions
+ * that outsiders' updates have made of it, too. TM_Updated, TM_Deleted, with
+ * *tmfd for `tid`: one of them has got another key, or is deleted; TM_WouldBlock:
+ * SKIP LOCKED.
+ */
+extern TM_Result mip_lock_later_versions(Relation rel, ItemPointer tid,
+										 LockWaitPolicy policy,
+										 TM_FailureData *tmfd);
+
+#endif							/* MIP_CHAIN_H */

@@ -1,0 +1,334 @@
+/*-------------------------------------------------------------------------
+ *
+ * expiry.c
+ *	  Removing what nobody will ask for again: mip.acknowledge, mip.expire.
+ *
+ * An entry of a request over several sites may go only once the request is
+ * committed at all of them: a site that has not heard of the commit yet finds
+ * the winner by it. This site cannot know that; who acknowledges does. What has
+ * no other site needs nobody's word.
+ *
+ * Of an acknowledged family one row stays, without texts; it refuses whatever
+ * comes. mip.expire removes it as soon as the horizon does the same.
+ *
+ * Both write under the family lock, which they keep until they have committed,
+ * and flush that commit: others may act upon it (at another site) at once.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "expiry.h"
+#include "horizon.h"
+#include "miscadmin.h"
+#include "sites.h"
+#include "stats.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+/* ---- acknowledging ---- */
+
+static void
+strip(const char *xid, List *entries)
+{
+	MiptEntry  *committed = mipt_committed(entries);
+
+	if (committed == NULL)
+	{
+		ListCell   *lc;
+
+		/* aborted ones still keep their XINSTs from being used again */
+		foreach(lc, entries)
+			mipt_strip(xid, lfirst(lc));
+		return;
+	}
+	mipt_strip(xid, committed);
+	(void) mipt_delete(list_delete_ptr(list_copy(entries), committed));
+}
+
+void
+mip_family_acknowledge(const char *xid)
+{
+	List	   *entries;
+	MiptEntry  *committed;
+
+	mip_family_lock(xid, ExclusiveLock);
+	entries = mipt_read(xid);
+	committed = mipt_committed(entries);
+	if (entries == NIL || (committed && committed->acknowledged))
+		return;
+	if (committed == NULL || mipt_has_prepared(entries))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("family \"%s\" has not been committed here, or not been finished", xid),
+				 errhint("Acknowledge a request when it is committed at every site.")));
+	strip(xid, entries);
+	ForceSyncCommit();
+	mip_count(MIP_COUNT_ACKNOWLEDGED);
+}
+
+/* ---- looking for old rows ---- */
+
+typedef struct OldRow
+{
+	char	   *xid;
+	HeapTuple	tuple;
+	TupleDesc	desc;
+} OldRow;
+
+/* False: enough. */
+typedef bool (*old_row_callback) (const OldRow *row, void *arg);
+
+static bool
+row_flag(const OldRow *row, int attno)
+{
+	bool		isnull;
+
+	return DatumGetBool(heap_getattr(row->tuple, attno, row->desc, &isnull));
+}
+
+static int
+row_sites(const OldRow *row)
+{
+	bool		isnull;
+	Datum		sites = heap_getattr(row->tuple, Anum_sites, row->desc, &isnull);
+
+	return isnull ? 0 : mip_sites_count(DatumGetArrayTypeP(sites));
+}
+
+/* Calls back for each row that the index has below `key`, of what column. */
+static bool
+scan_below(const char *index_name, int attno, RegProcedure less, Datum key,
+		   bool timed, old_row_callback callback, void *arg)
+{
+	Relation	rel = table_open(mipt_relid("mipt"), AccessShareLock);
+	Relation	index = index_open(mipt_relid(index_name), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData below;
+	SysScanDesc scan;
+	OldRow		row = {.desc = RelationGetDescr(rel)};
+	bool		more = true;
+
+	ScanKeyInit(&below, attno, BTLessStrategyNumber, less, key);
+	scan = systable_beginscan_ordered(rel, index, snapshot, 1, &below);
+	while (more &&
+		   (row.tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+	{
+		bool		isnull;
+		int64		time;
+
+		CHECK_FOR_INTERRUPTS();
+		row.xid = TextDatumGetCString(heap_getattr(row.tuple, Anum_xid, row.desc, &isnull));
+		if (mip_xid_time(row.xid, &time) == timed)
+			more = callback(&row, arg);
+	}
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return more;
+}
+
+/*
+ * Rows older than so many seconds: by the time of their XID, which sorts like
+ * them; or by their own.
+ */
+static void
+scan_old(int64 seconds, old_row_callback callback, void *arg)
+{
+	int64		time = Max(mip_time_ago(seconds), 0);
+	char		prefix[16];
+
+	snprintf(prefix, sizeof(prefix), "%08x-%04x", (unsigned int) (time >> 16),
+			 (unsigned int) (time & 0xFFFF));
+	if (scan_below("mipt_pkey", Anum_xid, F_TEXT_LT, CStringGetTextDatum(prefix),
+				   true, callback, arg))
+		(void) scan_below("mipt_timeless", Anum_since, F_TIMESTAMPTZ_LT,
+						  TimestampTzGetDatum(mip_time_to_timestamp(time)),
+						  false, callback, arg);
+}
+
+/* ---- removing ---- */
+
+typedef struct Expiring
+{
+	List	   *families;		/* of MipExpired */
+	MemoryContext context;		/* theirs */
+	MemoryContext scratch;		/* texts of one family at a time */
+	char	   *last;			/* the family last looked at */
+} Expiring;
+
+typedef struct MipExpired
+{
+	char	   *xid;
+	bool		timed;
+	int64		time;
+	List	   *entries;		/* without texts */
+} MipExpired;
+
+/* Nobody here, or elsewhere, needs to know any more how it ended? */
+static bool
+may_go(List *entries)
+{
+	MiptEntry  *committed = mipt_committed(entries);
+
+	if (entries == NIL || mipt_has_prepared(entries))
+		return false;
+	return committed == NULL || committed->acknowledged ||
+		mip_sites_count(committed->sites) <= 1;
+}
+
+static List *
+copy_rows(List *entries)
+{
+	List	   *rows = NIL;
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		MiptEntry  *row;
+
+		if (!ItemPointerIsValid(&((MiptEntry *) lfirst(lc))->tid))
+			continue;			/* active */
+		row = palloc(sizeof(MiptEntry));
+		memcpy(row, lfirst(lc), sizeof(MiptEntry));
+		row->request = row->result = NULL;
+		row->links = NULL;
+		if (row->sites)
+			row->sites = DatumGetArrayTypePCopy(PointerGetDatum(row->sites));
+		rows = lappend(rows, row);
+	}
+	return rows;
+}
+
+/* Takes note of a family that may go, and of its lock. */
+static bool
+collect(const OldRow *row, void *arg)
+{
+	Expiring   *expiring = arg;
+	MemoryContext old;
+	List	   *entries;
+
+	if (!row_flag(row, Anum_aborted) && !row_flag(row, Anum_acknowledged) &&
+		row_sites(row) > 1)
+		return true;
+	if (expiring->last && strcmp(expiring->last, row->xid) == 0)
+		return true;
+	/* somebody works on it: another time; or it has been collected already */
+	if (!mip_family_lock_if_free(row->xid, ExclusiveLock))
+		return true;
+
+	old = MemoryContextSwitchTo(expiring->scratch);
+	entries = mipt_read_any(row->xid);
+	MemoryContextSwitchTo(expiring->context);
+	expiring->last = pstrdup(row->xid);
+	if (may_go(entries))
+	{
+		MipExpired *family = palloc(sizeof(MipExpired));
+
+		family->xid = expiring->last;
+		family->timed = mip_xid_time(row->xid, &family->time);
+		family->entries = copy_rows(entries);
+		expiring->families = lappend(expiring->families, family);
+	}
+	else
+		mip_family_unlock(row->xid, ExclusiveLock);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(expiring->scratch);
+	return list_length(expiring->families) < MIP_EXPIRE_MAX;
+}
+
+static void
+advance_horizon(List *families)
+{
+	int64		time = -1;
+	ListCell   *lc;
+
+	foreach(lc, families)
+	{
+		MipExpired *family = lfirst(lc);
+
+		if (family->timed)
+			time = Max(time, family->time);
+	}
+	if (time >= 0)
+		mip_advance_horizon(time);
+}
+
+int
+mip_expire_families(void)
+{
+	Expiring	expiring = {.context = CurrentMemoryContext};
+	ListCell   *lc;
+
+	if (mip_retention == 0)
+		return 0;
+	expiring.scratch = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
+											 ALLOCSET_DEFAULT_SIZES);
+	scan_old(mip_retention, collect, &expiring);
+	MemoryContextDelete(expiring.scratch);
+	if (expiring.families == NIL)
+		return 0;
+
+	advance_horizon(expiring.families);
+	mip_stop_point("horizon");
+	foreach(lc, expiring.families)
+	{
+		MipExpired *family = lfirst(lc);
+
+		if (family->timed)
+			(void) mipt_delete(family->entries);
+		else
+			strip(family->xid, family->entries);
+	}
+	mip_stop_point("removed");
+	ForceSyncCommit();
+	mip_count_many(MIP_COUNT_EXPIRED, list_length(expiring.families));
+	return list_length(expiring.families);
+}
+
+/* ---- what waits for an acknowledgement ---- */
+
+typedef struct Finished
+{
+	List	   *found;
+	int			at_most;
+} Finished;
+
+static bool
+find_finished(const OldRow *row, void *arg)
+{
+	Finished   *finished = arg;
+	MipFinished *entry;
+	bool		isnull;
+	Oid			owner = DatumGetObjectId(heap_getattr(row->tuple, Anum_owner, row->desc, &isnull));
+
+	if (row_flag(row, Anum_aborted) || row_flag(row, Anum_acknowledged) ||
+		row_sites(row) <= 1 || !has_privs_of_role(GetUserId(), owner))
+		return true;
+	entry = palloc(sizeof(MipFinished));
+	entry->xid = row->xid;
+	entry->xinst = DatumGetInt64(heap_getattr(row->tuple, Anum_xinst, row->desc, &isnull));
+	entry->sites = DatumGetArrayTypePCopy(heap_getattr(row->tuple, Anum_sites, row->desc, &isnull));
+	entry->owner = owner;
+	entry->since = DatumGetTimestampTz(heap_getattr(row->tuple, Anum_since, row->desc, &isnull));
+	finished->found = lappend(finished->found, entry);
+	return list_length(finished->found) < finished->at_most;
+}
+
+List *
+mip_finished_families(int64 seconds, int at_most)
+{
+	Finished	finished = {NIL, at_most};
+
+	scan_old(seconds, find_finished, &finished);
+	return finished.found;
+}

@@ -1,0 +1,34 @@
+/*-------------------------------------------------------------------------
+ *
+ * expiry.h
+ *	  Removing what nobody will ask for again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_EXPIRY_H
+#define MIP_EXPIRY_H
+
+#include "mipt.h"
+
+/* At most so many families a call, since their locks are kept until its end. */
+#define MIP_EXPIRE_MAX	500
+
+extern void mip_family_acknowledge(const char *xid);
+
+/* Removes or strips expired families; returns how many. */
+extern int	mip_expire_families(void);
+
+/* An entry, as one looks for old ones: without texts. */
+typedef struct MipFinished
+{
+	char	   *xid;
+	int64		xinst;
+	ArrayType  *sites;
+	Oid			owner;
+	TimestampTz since;
+} MipFinished;
+
+/* Committed, not acknowledged, of several sites, older than so many seconds. */
+extern List *mip_finished_families(int64 seconds, int at_most);
+
+#endif							/* MIP_EXPIRY_H */

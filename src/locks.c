@@ -1,0 +1,81 @@
+/*-------------------------------------------------------------------------
+ *
+ * locks.c
+ *	  Reading the lock table: who is in whose way.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "locks.h"
+
+bool
+mip_same_lock(const LockInstanceData *a, const LockInstanceData *b)
+{
+	return memcmp(&a->locktag, &b->locktag, sizeof(LOCKTAG)) == 0;
+}
+
+bool
+mip_modes_conflict(LOCKMASK held, LOCKMODE wanted)
+{
+	for (LOCKMODE mode = 1; mode <= MaxLockMode; mode++)
+	{
+		if ((held & LOCKBIT_ON(mode)) && DoLockModesConflict(mode, wanted))
+			return true;
+	}
+	return false;
+}
+
+TransactionId
+mip_lock_prepared(const LockData *locks, const LockInstanceData *entry)
+{
+	if (entry->pid != 0)
+		return InvalidTransactionId;
+	/* it is known by the lock on its own id */
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *other = &locks->locks[i];
+
+		if (other->pid == 0 && mip_same_vxid(other, entry) &&
+			other->locktag.locktag_type == LOCKTAG_TRANSACTION)
+			return other->locktag.locktag_field1;
+	}
+	return InvalidTransactionId;
+}
+
+/*
+ * Does `entry` wait in front of `wait`, for the same lock? If it has been there
+ * for longer; or if some other mode that it has is in the way of somebody who
+ * has: it was put in front of that one then (ProcSleep). For the same reason
+ * `wait` may be in front.
+ */
+static bool
+waits_in_front(const LockData *locks, const LockInstanceData *entry,
+			   const LockInstanceData *wait)
+{
+	if (entry->waitLockMode == NoLock || entry->waitStart == 0 ||
+		mip_modes_conflict(wait->holdMask, entry->waitLockMode))
+		return false;
+	if (entry->waitStart <= wait->waitStart)
+		return true;
+	for (int i = 0; entry->holdMask != 0 && i < locks->nelements; i++)
+	{
+		const LockInstanceData *other = &locks->locks[i];
+
+		if (other != entry && mip_same_lock(other, wait) &&
+			other->waitLockMode != NoLock && other->waitStart <= wait->waitStart &&
+			mip_modes_conflict(entry->holdMask, other->waitLockMode))
+			return true;
+	}
+	return false;
+}
+
+bool
+mip_lock_blocks(const LockData *locks, const LockInstanceData *entry,
+				const LockInstanceData *wait)
+{
+	if (mip_modes_conflict(entry->holdMask, wait->waitLockMode))
+		return true;
+	return DoLockModesConflict(entry->waitLockMode, wait->waitLockMode) &&
+		waits_in_front(locks, entry, wait);
+}

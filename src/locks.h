@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * locks.h
+ *	  Reading the lock table: who is in whose way.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_LOCKS_H
+#define MIP_LOCKS_H
+
+#include "pg_mip.h"
+#include "storage/lock.h"
+
+extern bool mip_same_lock(const LockInstanceData *a, const LockInstanceData *b);
+extern bool mip_modes_conflict(LOCKMASK held, LOCKMODE wanted);
+
+/* The prepared transaction that has this entry; invalid if a process has it. */
+extern TransactionId mip_lock_prepared(const LockData *locks,
+									   const LockInstanceData *entry);
+
+/* Does `wait` have to wait for `entry`, of the same lock? */
+extern bool mip_lock_blocks(const LockData *locks, const LockInstanceData *entry,
+							const LockInstanceData *wait);
+
+#endif							/* MIP_LOCKS_H */

@@ -1,0 +1,129 @@
+/*-------------------------------------------------------------------------
+ *
+ * outsider.c
+ *	  What heap's own code cannot see in the headers of versions that an
+ *	  overlay has replaced, on behalf of everybody else.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "family.h"
+#include "outsider.h"
+#include "sibling.h"
+#include "storage/lmgr.h"
+#include "storage/procarray.h"
+#include "version.h"
+
+/* ---- unique checks ---- */
+
+/*
+ * An instance's overlay may have deleted this live version, or changed the
+ * columns of a unique or exclusion constraint (which need not be key columns
+ * in the sense of row locks: partial and expression indexes are not), while
+ * the header shows no more than a lock. Whoever asks whether a row is in the
+ * way has to wait for that instance, as for a delete or update of heap's. An
+ * overlay's locker is a member of a multixact, always; it may hold no more
+ * than that lock, though, if it shares the version.
+ */
+TransactionId
+mip_pending_owner(Relation rel, ItemPointer tid)
+{
+	MipHeader	header;
+	MultiXactMember *members = NULL;
+	TransactionId owner = InvalidTransactionId;
+	int			n;
+
+	if (!mip_read_header(rel, tid, &header, NULL) ||
+		!(header.infomask & HEAP_XMAX_IS_MULTI))
+		return owner;
+	n = mip_xmax_members(&header, &members);
+	for (int i = 0; i < n; i++)
+	{
+		TransactionId xid = members[i].xid;
+
+		if (mip_member_mode(&members[i]) >= LockTupleNoKeyExclusive &&
+			!ISUPDATE_from_mxstatus(members[i].status) &&
+			!TransactionIdIsCurrentTransactionId(xid) &&
+			TransactionIdIsInProgress(xid) &&
+			mip_xid_is_instance(xid) && !mip_xid_is_sibling(xid))
+			owner = xid;
+	}
+	if (members)
+		pfree(members);
+	return owner;
+}
+
+/* ---- key share locks ---- */
+
+/*
+ * Among the running members of an updated version's xmax: a locker that is in
+ * the way of a key share lock. *spoilt: the header says that the key is
+ * changing although the update leaves it alone.
+ */
+static TransactionId
+key_locker(const MipHeader *header, bool *spoilt)
+{
+	MultiXactMember *members = NULL;
+	TransactionId locker = InvalidTransactionId;
+	int			n = mip_xmax_members(header, &members);
+
+	*spoilt = false;
+	for (int i = 0; i < n; i++)
+	{
+		if (!TransactionIdIsInProgress(members[i].xid))
+			continue;
+		if (members[i].status == MultiXactStatusNoKeyUpdate)
+			*spoilt = true;
+		else if (members[i].status == MultiXactStatusForUpdate &&
+				 !TransactionIdIsCurrentTransactionId(members[i].xid))
+			locker = members[i].xid;
+	}
+	if (members)
+		pfree(members);
+	return locker;
+}
+
+/*
+ * heap never sees an update that leaves the key alone beside a FOR UPDATE
+ * locker, as a sibling's overlay makes one: it would wait for the locker and
+ * then, since the header still says that the key is changing, take the update,
+ * which is running, for finished. So wait for the locker here, and mend the
+ * header when it is gone.
+ */
+bool
+mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
+{
+	for (;;)
+	{
+		MipHeader	header;
+		TransactionId locker;
+		bool		spoilt;
+
+		if (!mip_read_header(rel, tid, &header, NULL) ||
+			(header.infomask & HEAP_XMAX_INVALID) ||
+			!(header.infomask & HEAP_XMAX_IS_MULTI) ||
+			HEAP_XMAX_IS_LOCKED_ONLY(header.infomask) ||
+			!(header.infomask2 & HEAP_KEYS_UPDATED))
+			return true;
+		locker = key_locker(&header, &spoilt);
+		if (!spoilt)
+			return true;
+		if (!TransactionIdIsValid(locker))
+		{
+			/* and with them the hint */
+			(void) mip_drop_dead_members(rel, tid);
+			return true;
+		}
+		if (policy == LockWaitBlock)
+			XactLockTableWait(locker, rel, tid, XLTW_Lock);
+		else if (!mip_conditional_xact_wait(locker))
+		{
+			if (policy == LockWaitError)
+				mip_lock_not_available(rel);
+			return false;
+		}
+	}
+}

@@ -1,0 +1,481 @@
+/*-------------------------------------------------------------------------
+ *
+ * push.c
+ *	  Nothing stays in doubt, or for ever, unnoticed.
+ *
+ * One background worker, the launcher, knows from the registry which databases
+ * have instances that have been prepared for longer than mip.push_after. It is
+ * connected to none of them; a short-lived worker in that database sends
+ * NOTIFY mip_in_doubt. Whoever listens looks into mip.in_doubt and decides
+ * what it may: the notification has no payload, since not every listener may
+ * know all requests.
+ *
+ * An instance is pushed at the age of mip.push_after and at twice, four times
+ * ... that, later every PUSH_LONGEST_MS. The same worker removes what has
+ * expired, in databases where instances have begun: others do not grow.
+ *
+ * After a restart nobody has told the registry yet what was prepared before.
+ * A first worker sees to that, in any database.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/twophase.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "commands/async.h"
+#include "expiry.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "push.h"
+#include "registry.h"
+#include "stats.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#define PUSH_LONGEST_MS		(5 * 60 * 1000)
+#define EXPIRE_EVERY_MS		(60 * 60 * 1000)
+#define RETRY_MS			1000	/* where no worker could be started */
+
+static int	push_after;			/* ms, 0: never */
+
+/* What a worker is started for; goes with it. */
+typedef struct Task
+{
+	bool		push;
+	bool		expire;
+} Task;
+
+/* ---- a worker in one database ---- */
+
+static void
+begin_work(const char *what)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	pgstat_report_activity(STATE_RUNNING, what);
+}
+
+static void
+end_work(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+static void
+push(void)
+{
+	begin_work("NOTIFY mip_in_doubt");
+	if (mipt_exists() && mip_any_in_doubt())
+	{
+		Async_Notify("mip_in_doubt", "");
+		mip_count(MIP_COUNT_PUSHES);
+	}
+	end_work();
+}
+
+static void
+expire(void)
+{
+	int			n;
+
+	do
+	{
+		begin_work("mip.expire");
+		n = mipt_exists() ? mip_expire_families() : 0;
+		end_work();
+	} while (n > 0);
+}
+
+/*
+ * The launcher may wait for this worker, so it waits for nobody for long: not
+ * for who has the database itself locked, nor, whatever the database's defaults
+ * are, for a safe snapshot.
+ */
+static void
+limit_waits(void)
+{
+	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("synchronous_commit", "local", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+void
+mip_push_worker_main(Datum dbid)
+{
+	Task		task;
+
+	memcpy(&task, MyBgworkerEntry->bgw_extra, sizeof(task));
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	limit_waits();
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(dbid), InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
+
+	begin_work("pg_mip: looking for prepared instances");
+	mip_registry_ensure();
+	end_work();
+	if (task.push)
+		push();
+	if (task.expire)
+		expire();
+	proc_exit(0);
+}
+
+/* ---- the launcher ---- */
+
+/* NULL if there is none to be had. */
+static BackgroundWorkerHandle *
+start_worker(Oid dbid, Task task)
+{
+	static bool complained = false;
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle = NULL;
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_mip worker for database %u", dbid);
+	snprintf(worker.bgw_type, BGW_MAXLEN, "pg_mip worker");
+	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), "pg_mip");
+	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name), "mip_push_worker_main");
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(dbid);
+	worker.bgw_notify_pid = MyProcPid;
+	memcpy(worker.bgw_extra, &task, sizeof(task));
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	{
+		if (!complained)
+			ereport(WARNING,
+					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("pg_mip has no background worker to push instances in doubt"),
+					 errhint("You might need to increase max_worker_processes.")));
+		complained = true;
+		return NULL;
+	}
+	complained = false;
+	return handle;
+}
+
+/* Runs a worker to its end; false if there is none. */
+static bool
+run_worker(Oid dbid, Task task)
+{
+	BackgroundWorkerHandle *handle = start_worker(dbid, task);
+
+	if (handle == NULL)
+		return false;
+	(void) WaitForBackgroundWorkerShutdown(handle);
+	pfree(handle);
+	return true;
+}
+
+/* The databases there are, those that are good to connect to first. */
+static List *
+databases(void)
+{
+	List	   *result = NIL;
+	MemoryContext caller = CurrentMemoryContext;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tup;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while ((tup = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tup);
+		MemoryContext old = MemoryContextSwitchTo(caller);
+
+		/* (half dropped) */
+		if (form->datconnlimit < -1)
+			;
+		else if (form->datallowconn && !form->datistemplate)
+			result = lcons_oid(form->oid, result);
+		else
+			result = lappend_oid(result, form->oid);
+		MemoryContextSwitchTo(old);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return result;
+}
+
+/* A database with instances in doubt */
+typedef struct Doubt
+{
+	Oid			dbid;
+	TimestampTz pushed;			/* when last; 0: not yet */
+	bool		due;
+	bool		seen;			/* in this round */
+} Doubt;
+
+static List *doubts;			/* of Doubt; TopMemoryContext */
+
+static Doubt *
+doubt_of(Oid dbid)
+{
+	ListCell   *lc;
+	Doubt	   *doubt;
+	MemoryContext old;
+
+	foreach(lc, doubts)
+	{
+		doubt = lfirst(lc);
+		if (doubt->dbid == dbid)
+			return doubt;
+	}
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	doubt = palloc0(sizeof(Doubt));
+	doubt->dbid = dbid;
+	doubts = lappend(doubts, doubt);
+	MemoryContextSwitchTo(old);
+	return doubt;
+}
+
+static void
+forget_decided(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, doubts)
+	{
+		Doubt	   *doubt = lfirst(lc);
+
+		if (!doubt->seen)
+		{
+			doubts = foreach_delete_current(doubts, lc);
+			pfree(doubt);
+		}
+	}
+}
+
+/*
+ * At which ages, in ms, an instance is to be pushed: the last one that is not
+ * above `age` (0 if there is none), and the first one that is.
+ */
+static void
+ages_around(int64 age, int64 *last, int64 *next)
+{
+	int64		step = push_after;
+	int64		longest = Max(push_after, PUSH_LONGEST_MS);
+
+	*last = 0;
+	*next = push_after;
+	while (*next <= age)
+	{
+		*last = *next;
+		if (step == longest)
+		{
+			*last += (age - *last) / longest * longest;
+			*next = *last + longest;
+			return;
+		}
+		*next += step;
+		step = Min(step * 2, longest);
+	}
+}
+
+/* Notes in which databases a push is due; returns in how many ms the next is. */
+static int64
+look_around(TimestampTz now)
+{
+	int64		wait = push_after;
+	ListCell   *lc;
+
+	foreach(lc, doubts)
+		((Doubt *) lfirst(lc))->seen = ((Doubt *) lfirst(lc))->due = false;
+	foreach(lc, mip_all_prepared(now))
+	{
+		MipPreparedAt *found = lfirst(lc);
+		Doubt	   *doubt = doubt_of(found->dbid);
+		int64		age = (now - found->prepared) / 1000;
+		int64		last;
+		int64		next;
+
+		ages_around(age, &last, &next);
+		doubt->seen = true;
+		doubt->pushed = Min(doubt->pushed, now);
+		if (last > 0 && doubt->pushed < found->prepared + last * 1000)
+			doubt->due = true;
+		wait = Min(wait, next - age);
+	}
+	forget_decided();
+	return wait;
+}
+
+/* Returns in how many ms to look again. */
+static int64
+push_all(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64		wait;
+	ListCell   *lc;
+
+	if (push_after == 0)
+		return EXPIRE_EVERY_MS;
+	wait = look_around(now);
+	foreach(lc, doubts)
+	{
+		Doubt	   *doubt = lfirst(lc);
+
+		if (!doubt->due)
+			continue;
+		if (run_worker(doubt->dbid, (Task) {.push = true}))
+			doubt->pushed = now;
+		else
+			wait = Min(wait, RETRY_MS);
+	}
+	return wait;
+}
+
+/* Where entries are still to be removed; TopMemoryContext. */
+static List *to_expire;
+
+static void
+plan_to_expire(void)
+{
+	List	   *existing = databases();
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	ListCell   *lc;
+
+	list_free(to_expire);
+	to_expire = NIL;
+	foreach(lc, mip_stats_databases())
+	{
+		Oid			dbid = lfirst_oid(lc);
+
+		if (list_member_oid(existing, dbid))
+			to_expire = lappend_oid(to_expire, dbid);
+		else
+			mip_stats_drop(dbid);
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * There may be much to remove. So nobody waits for the workers that do, one at
+ * a time; the launcher is woken when one ends.
+ */
+static void
+expire_next(void)
+{
+	static BackgroundWorkerHandle *worker = NULL;
+	MemoryContext old;
+	pid_t		pid;
+
+	if (worker != NULL)
+	{
+		if (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
+			return;
+		pfree(worker);
+		worker = NULL;
+	}
+	if (to_expire == NIL)
+		return;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	worker = start_worker(linitial_oid(to_expire), (Task) {.expire = true});
+	to_expire = list_delete_first(to_expire);
+	MemoryContextSwitchTo(old);
+}
+
+/* False: try again, in another database. */
+static bool
+rebuild_registry(void)
+{
+	static int	tries = 0;
+
+	if (!mip_registry->rebuilt && max_prepared_xacts > 0)
+	{
+		List	   *all = databases();
+
+		(void) run_worker(list_nth_oid(all, tries++ % list_length(all)), (Task) {false});
+	}
+	return mip_registry->rebuilt || max_prepared_xacts == 0;
+}
+
+void
+mip_push_main(Datum arg)
+{
+	MemoryContext context;
+	TimestampTz expired = 0;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	context = AllocSetContextCreate(TopMemoryContext, "pg_mip launcher",
+									ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(context);
+	while (!ShutdownRequestPending)
+	{
+		int64		wait = RETRY_MS;
+		TimestampTz now;
+
+		if (rebuild_registry())
+			wait = push_all();
+		now = GetCurrentTimestamp();
+		if (now < expired ||
+			TimestampDifferenceExceeds(expired, now, EXPIRE_EVERY_MS))
+		{
+			plan_to_expire();
+			expired = now;
+		}
+		expire_next();
+		wait = Min(wait, EXPIRE_EVERY_MS - (now - expired) / 1000 + 1);
+		MemoryContextReset(context);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 wait, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			expired = 0;
+		}
+	}
+	proc_exit(1);				/* comes back if the server stays */
+}
+
+void
+mip_push_init(void)
+{
+	BackgroundWorker worker = {0};
+
+	DefineCustomIntVariable("mip.push_after",
+							"How long an instance is in doubt before NOTIFY mip_in_doubt is sent.",
+							"0: never.",
+							&push_after, 10 * 1000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	if (IsBinaryUpgrade)
+		return;
+	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_mip launcher");
+	snprintf(worker.bgw_type, BGW_MAXLEN, "pg_mip launcher");
+	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), "pg_mip");
+	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name), "mip_push_main");
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 5;
+	RegisterBackgroundWorker(&worker);
+}

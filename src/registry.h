@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * registry.h
+ *	  The registry's memory, for the files that work on it: family.c and
+ *	  eviction.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_REGISTRY_H
+#define MIP_REGISTRY_H
+
+#include "family.h"
+#include "storage/lwlock.h"
+#include "utils/hsearch.h"
+
+typedef struct MipRegistry
+{
+	LWLock	   *lock;
+	bool		rebuilt;		/* prepared instances found after start-up? */
+	uint32		next_family_id;
+	int			free;			/* first free slot, or -1 */
+	volatile int deadlock_victim;	/* pid, or 0 */
+	TimestampTz victim_since;	/* the deadlock detector's own */
+	int			nslots;
+	MipInstance slots[FLEXIBLE_ARRAY_MEMBER];
+} MipRegistry;
+
+extern MipRegistry *mip_registry;
+
+/* Finds a family of this cluster, or makes it (registry lock held exclusively). */
+extern MipFamily *mip_find_family(Oid dbid, const char *xid, HASHACTION action);
+
+#endif							/* MIP_REGISTRY_H */

@@ -1,0 +1,92 @@
+/*-------------------------------------------------------------------------
+ *
+ * standby.c
+ *	  What is told must not be lost with this server.
+ *
+ * With synchronous replication PostgreSQL lets nobody see what its standby
+ * does not have yet: a transaction waits for that before it counts as over,
+ * and an instance that is being prepared holds the family lock until then.
+ * But what a crash interrupts in that wait, everybody sees after the restart,
+ * and so they do where somebody cancels the wait. A decision, or the answer of
+ * a request, must not be based on it: should this server be lost now, its
+ * successor knows nothing of it.
+ *
+ * mip.prepare and mip.commit_one_phase need nothing of this: their own wait is
+ * for WAL behind all that they have read.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/pg_control.h"
+#include "miscadmin.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
+#include "standby.h"
+#include "storage/lwlock.h"
+
+static bool
+standbys_are_wanted(void)
+{
+	return SyncRepRequested() && SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0';
+}
+
+static bool
+standbys_have(XLogRecPtr lsn)
+{
+	bool		have;
+
+	LWLockAcquire(SyncRepLock, LW_SHARED);
+	have = lsn <= WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
+	LWLockRelease(SyncRepLock);
+	return have;
+}
+
+/* A place behind all that is visible, and nobody else's: so waiters want it. */
+static XLogRecPtr
+log_nothing(void)
+{
+	char		nothing = 0;
+	XLogRecPtr	lsn;
+
+	XLogBeginInsert();
+	XLogRegisterData(&nothing, sizeof(nothing));
+	lsn = XLogInsert(RM_XLOG_ID, XLOG_NOOP);
+	XLogFlush(lsn);
+	return lsn;
+}
+
+/*
+ * Waits, as this session's synchronous_commit wants it, until the synchronous
+ * standbys have whatever is visible here.
+ */
+void
+mip_wait_for_standbys(void)
+{
+	XLogRecPtr	mine;
+
+	if (RecoveryInProgress() || !standbys_are_wanted() || standbys_have(GetFlushRecPtr(NULL)))
+		return;
+	CHECK_FOR_INTERRUPTS();
+	mine = log_nothing();
+	HOLD_INTERRUPTS();
+	SyncRepWaitForLSN(mine, true);
+	RESUME_INTERRUPTS();
+
+	/*
+	 * An interrupt ends the wait with a mere warning, and if it was to cancel
+	 * the query it counts as dealt with.
+	 */
+	if (InterruptPending && !standbys_have(mine))
+	{
+		CHECK_FOR_INTERRUPTS();
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("canceling statement while it waits for synchronous replication"),
+				 errdetail("What it would have returned might be lost with this server.")));
+	}
+}

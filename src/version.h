@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * version.h
+ *	  Row versions on their pages: who is in a header's xmax, and the means
+ *	  to change it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_VERSION_H
+#define MIP_VERSION_H
+
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/tableam.h"
+#include "nodes/lockoptions.h"
+#include "storage/buf.h"
+#include "utils/rel.h"
+
+/* Who made a version, who locks or updates it, and which one comes next. */
+typedef struct MipHeader
+{
+	TransactionId xmin;
+	TransactionId xmax;			/* raw: may be a multixact */
+	ItemPointerData ctid;
+	uint16		infomask;
+	uint16		infomask2;
+} MipHeader;
+
+/* A version under the exclusive buffer lock, with its map page pinned. */
+typedef struct MipPinned
+{
+	Buffer		buffer;
+	Buffer		vmbuffer;
+	HeapTupleHeader htup;
+} MipPinned;
+
+/*
+ * Reads a header, and with `copy` the whole version (palloc'd), under the
+ * buffer lock. False if there is no version (any more).
+ */
+extern bool mip_read_header(Relation rel, ItemPointer tid, MipHeader *header,
+							HeapTuple *copy);
+extern MipHeader mip_header(HeapTupleHeader htup);
+
+/* An error if there is no version. */
+extern MipPinned mip_pin_version(Relation rel, ItemPointer tid);
+extern void mip_unpin_version(MipPinned *pinned);
+
+/*
+ * The transactions in a version's xmax, running or not; 0 if there are none.
+ * The array is palloc'd.
+ */
+extern int	mip_xmax_members(const MipHeader *header, MultiXactMember **members);
+
+/*
+ * The one of them that updates or deletes the version; invalid if there is
+ * none. *keys: it changes the key, or deletes.
+ */
+extern TransactionId mip_updater(const MipHeader *header, bool *keys);
+
+/*
+ * Those that stay when one is added: all that run, with room for one more.
+ * Sets *held if this transaction is among them with `mode` or more, *updated
+ * if the version is not the row's latest any more.
+ */
+extern int	mip_running_members(const MipHeader *header, LockTupleMode mode,
+								MultiXactMember **members, bool *held,
+								bool *updated);
+
+/*
+ * Writes these running members to the header of a version of which nobody's
+ * update has committed.
+ */
+extern void mip_set_members(Relation rel, ItemPointer tid, MipPinned *pinned,
+							MultiXactMember *members, int n);
+
+/*
+ * Takes those that have ended, except by a commit of their update, out of a
+ * multixact that others are running in. True if there were any.
+ */
+extern bool mip_drop_dead_members(Relation rel, ItemPointer tid);
+
+/*
+ * TM_Updated or TM_Deleted, as heap's code reports it, if an update of this
+ * version has committed; else TM_Ok. Heap would wait first until those who lock
+ * the version, too, have ended.
+ */
+extern TM_Result mip_update_committed(Relation rel, ItemPointer tid,
+									  TM_FailureData *tmfd);
+
+/* The row lock that a member holds. */
+extern LockTupleMode mip_member_mode(const MultiXactMember *member);
+
+/* The infomask bits of a multixact of these members. */
+extern void mip_multixact_bits(const MultiXactMember *members, int n,
+							   uint16 *infomask, uint16 *infomask2);
+
+#endif							/* MIP_VERSION_H */

@@ -1,0 +1,199 @@
+# A driver may ask for an ending's rows in parts, as JDBC does with a fetch
+# size. It learns that this cannot be, and nothing has happened. Spoken here on
+# the wire, since psql cannot.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use IO::Socket::UNIX;
+use MipTest;
+use Test::More;
+
+my $node = mip_node('portals');
+my $socket;
+
+sub send_message
+{
+	my ($type, $body) = @_;
+	print $socket $type, pack('N', 4 + length $body), $body;
+	return;
+}
+
+sub receive
+{
+	my ($n) = @_;
+	my $data = '';
+	while (length $data < $n)
+	{
+		read($socket, $data, $n - length $data, length $data)
+		  or die 'connection lost';
+	}
+	return $data;
+}
+
+# The types of the messages up to one of that type, by default ReadyForQuery,
+# whose transaction status is the last; an error's SQLSTATE is added to it.
+sub answer
+{
+	my ($last) = (@_, 'Z');
+	my $seen = '';
+	while (1)
+	{
+		my $type = receive(1);
+		my $body = receive(unpack('N', receive(4)) - 4);
+		$seen .= $type if $type !~ /[SNK]/;
+		$seen .= "($1)" if $type eq 'E' && $body =~ /\0C(\w{5})\0/;
+		$seen .= $body if $type eq 'Z';
+		return $seen if $type eq $last;
+	}
+}
+
+sub connect_to
+{
+	$socket = IO::Socket::UNIX->new(
+		Peer => $node->host . '/.s.PGSQL.' . $node->port) or die $!;
+	$socket->autoflush(1);
+	my $user = mip_sql($node, 'SELECT current_user');
+	my $body = pack('N', 196608) . "user\0$user\0database\0postgres\0\0";
+	print $socket pack('N', 4 + length $body), $body;
+	answer();
+	return;
+}
+
+sub query
+{
+	my ($sql) = @_;
+	send_message('Q', "$sql\0");
+	return answer();
+}
+
+# Parse, Bind, Execute for at most $rows; 0 for all
+sub execute
+{
+	my ($portal, $sql, $rows) = @_;
+	send_message('P', "\0$sql\0" . pack('n', 0));
+	send_message('B', "$portal\0\0" . pack('nnn', 0, 0, 0));
+	send_message('E', "$portal\0" . pack('N', $rows));
+	return;
+}
+
+sub sync
+{
+	send_message('S', '');
+	return answer();
+}
+
+mip_sql($node, 'CREATE TABLE t (id int PRIMARY KEY) USING mip');
+
+sub begin_two
+{
+	my ($xid) = @_;
+	my $s = session($node, 'sibling');
+	$s->sql('BEGIN');
+	$s->sql("SELECT mip.begin('$xid', 1)");
+	$s->sql(q[SELECT * FROM mip.prepare('', '')]);
+	$s->quit;
+	connect_to();
+	query('BEGIN');
+	query("SELECT mip.begin('$xid', 2)");
+	return;
+}
+
+my $prepare = q[SELECT * FROM mip.prepare('', '')];
+
+for my $portal ('', 'named')
+{
+	my $what = $portal ? 'named portal' : 'unnamed portal';
+	my $xid = $portal || 'unnamed';
+
+	begin_two("$xid-1");
+	execute($portal, $prepare, 0);
+	is(sync(), '12DDCZI', "$what: all rows");
+	is(states($node, "$xid-1"), '1 prepared, 2 prepared', "$what: is prepared");
+
+	begin_two("$xid-2");
+	execute($portal, $prepare, 3);
+	is(sync(), '12DDCZI', "$what: more than there are");
+	is(states($node, "$xid-2"), '1 prepared, 2 prepared', "$what: is prepared");
+
+	# The transaction would be prepared before the last part is asked for.
+	for my $rows (1, 2)
+	{
+		begin_two("$xid-in-$rows");
+		execute($portal, $prepare, $rows);
+		like(sync(), qr/E\(MP006\)ZI/, "$what: $rows rows, refused");
+		is(states($node, "$xid-in-$rows"), '1 prepared',
+			"$what: is not prepared");
+	}
+}
+
+query('BEGIN');
+query("SELECT mip.begin('one phase', 1)");
+execute('', q[SELECT * FROM mip.commit_one_phase('', '')], 1);
+like(sync(), qr/E\(MP006\)ZI/, 'one phase: a part, refused');
+is(states($node, 'one phase'), '', 'one phase: not committed');
+
+# Nobody can tell whether rows that a portal has stored are fetched in parts.
+my %stored = (
+	utility => 'EXECUTE ending',
+	with => "WITH w AS (INSERT INTO t VALUES (1) RETURNING id) $prepare",
+	returning => q[INSERT INTO t SELECT xinst FROM mip.prepare('', '') RETURNING id]);
+
+for my $form (sort keys %stored)
+{
+	begin_two($form);
+	query("PREPARE ending AS $prepare");
+	execute('', $stored{$form}, 1);
+	like(sync(), qr/E\(MP006\)ZE/, "$form: refused");
+	is(states($node, $form), '1 prepared', "$form: is not prepared");
+}
+
+# ---- deciding ----
+
+# A client that does not fetch the rest keeps nobody from the family.
+my %decision = (commit => '1 aborted, 2 committed', rollback => '1 prepared, 2 aborted');
+for my $function (sort keys %decision)
+{
+	my $xid = "hangs in $function";
+	for my $k (1, 2)
+	{
+		my $s = session($node, "instance $k");
+		$s->sql("BEGIN; SELECT mip.begin('$xid', $k)");
+		$s->sql(q[SELECT * FROM mip.prepare('', '')]);
+		$s->quit;
+	}
+	connect_to();
+	execute('', "SELECT xinst FROM mip.$function('$xid', 2)", 1);
+	send_message('H', '');
+	is(answer('s'), '12Ds', "$function: answers with one of two rows");
+	my $held = mip_sql($node, q[SELECT count(*) FROM pg_locks
+		WHERE locktype = 'userlock' OR locktype = 'advisory']);
+	is($held, 0, "$function: and holds no lock");
+	is(sync(), 'ZI', "$function: ends");
+	is(states($node, $xid), $decision{$function}, "$function: and notes the loser");
+}
+
+# Nor may what is still to be noted get into a prepared transaction, or a lock.
+for my $k (1, 2)
+{
+	my $s = session($node, "instance $k");
+	$s->sql("BEGIN; SELECT mip.begin('half decided', $k)");
+	$s->sql(q[SELECT * FROM mip.prepare('', '')]);
+	$s->quit;
+}
+connect_to();
+execute('decision', "SELECT xinst FROM mip.commit('half decided', 2)", 1);
+execute('', $_, 0) for 'BEGIN', q[PREPARE TRANSACTION 'outsider'];
+like(sync(), qr/E\(MP006\)ZI$/, 'PREPARE TRANSACTION behind a part of a decision: refused');
+like(query('SELECT 1'), qr/ZI$/, 'and the session goes on');
+execute('', "SELECT xinst FROM mip.commit('half decided', 2)", 0);
+like(sync(), qr/ZI$/, 'the decision is repeated');
+is(states($node, 'half decided'), '2 committed', 'and stands');
+execute('cleaning', q[SELECT mip.acknowledge(x) FROM (VALUES ('half decided'), ('x')) v (x)], 1);
+execute('', $_, 0) for 'BEGIN', q[PREPARE TRANSACTION 'outsider'];
+like(sync(), qr/E\(MP006\)ZI$/, 'PREPARE TRANSACTION behind a part of a clean-up: refused');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,138 @@
+# What has been acknowledged, has expired or was refused as too old stays so
+# through crashes at any step, dumps, and the promotion of a standby.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use MipTest;
+use PostgreSQL::Test::Cluster;
+use Test::More;
+use Time::Local qw(timegm);
+
+# WAL reaches the disk only if somebody insists.
+my $node = mip_node(
+	'expiry',
+	allows_streaming => 1,
+	synchronous_commit => 'off',
+	wal_writer_delay => '10s',
+	'mip.retention' => '0');
+mip_sql($node, 'CREATE TABLE t (v int) USING mip; INSERT INTO t VALUES (0); CHECKPOINT');
+
+# The XID made in that year
+sub xid_of
+{
+	my ($year) = @_;
+	my $time = timegm(0, 0, 0, 1, 0, $year) * 1000;
+	return sprintf('%08x-%04x-7000-8000-000000000000', $time >> 16, $time & 0xffff);
+}
+
+# An attempt at it: how its commit ends.
+sub attempt_at
+{
+	my ($on, $xid, $xinst, $database) = @_;
+	my ($rc, $out, $err) = $on->psql(
+		$database // 'postgres', qq[
+		\\set VERBOSITY sqlstate
+		BEGIN; SELECT FROM mip.begin('$xid', $xinst);
+		UPDATE t SET v = v + 1;
+		SELECT state FROM mip.commit_one_phase('request', 'result')]);
+	return $err =~ /(MP\d+)/ ? $1 : $out =~ /committed/ ? 'committed' : "$out $err";
+}
+
+sub value { return mip_sql($_[0], 'SELECT v FROM t'); }
+sub entries { return mip_sql($_[0], "SELECT count(*) FROM mip.mipt WHERE xid = '$_[1]'"); }
+
+sub crash_and_start
+{
+	crash_server($node);
+	$node->start;
+	return;
+}
+
+my $retention = 'SET mip.retention = 1;';
+
+# mip.expire stops between moving the horizon and removing, and before its
+# commit: in memory, or on disk.
+my $year = 2001;
+for my $action ('crash', 'flush')
+{
+	for my $point ('horizon', 'removed')
+	{
+		my $name = "$action at \"$point\"";
+		my $xid = xid_of(++$year);
+		my $newer = xid_of($year + 1);
+		my $pid = postmaster_pid($node);
+		my $stderr = '';
+
+		is(attempt_at($node, $xid, 1), 'committed', "$name: a request");
+		my $before = value($node);
+		$node->psql('postgres',
+			"$retention SET mip.debug_stop_at = '$action:$point'; SELECT mip.expire()",
+			stderr => \$stderr);
+		like($stderr, qr/PANIC:  pg_mip: stopped/, "$name: crashes");
+		starts_again($node, $pid);
+		is(entries($node, $xid), 1, "$name: the entry is there");
+		is(attempt_at($node, $xid, 2), 'MP001', "$name: and answers");
+		is(mip_sql($node, "$retention SELECT mip.expire()"), 1, "$name: removed then");
+		crash_and_start();
+		is(entries($node, $xid), 0, "$name: for good");
+		is(attempt_at($node, $xid, 3), 'MP007', "$name: refused then");
+		is(value($node), $before, "$name: not done twice");
+	}
+}
+
+# Who has been told "never again" can rely on it.
+my $refused = xid_of(2010);
+mip_sql($node, 'ALTER SYSTEM SET mip.retention = 1');
+$node->reload;
+ok(wait_until(sub { mip_sql($node, 'SHOW mip.retention') eq '1s' }), 'retention of a second');
+is(attempt_at($node, $refused, 1), 'MP007', 'too old by the clock');
+mip_sql($node, 'ALTER SYSTEM RESET mip.retention');
+crash_and_start();
+is(attempt_at($node, $refused, 2), 'MP007', 'refused for ever');
+
+# Who has acknowledged, too, even if other sites have removed it since.
+is(attempt_at($node, 'acknowledged', 1), 'committed', 'a request without a time');
+mip_sql($node, "SELECT mip.acknowledge('acknowledged')");
+crash_and_start();
+is(attempt_at($node, 'acknowledged', 2), 'MP007', 'acknowledged for ever');
+
+# A dump, and a standby
+my $kept = xid_of(2020);
+is(attempt_at($node, $kept, 1), 'committed', 'a request that is kept');
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('expiry_standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+my $removed = xid_of(2015);
+is(attempt_at($node, $removed, 1), 'committed', 'one that is removed');
+# (the clock is such that the two are on either side of the retention)
+is( mip_sql(
+		$node,
+		"SELECT set_config('mip.retention', '30d', false), set_config('mip.debug_clock_offset',"
+		  . " extract(epoch FROM timestamptz '2018-01-01' - now())::int::text, false);"
+		  . ' SELECT mip.expire()') =~ s/.*\n//r,
+	1,
+	'the older one goes');
+$node->wait_for_catchup($standby);
+my $file = $node->basedir . '/dump';
+$node->command_ok([ 'pg_dump', '-f', $file, $node->connstr('postgres') ], 'pg_dump');
+mip_sql($node, 'CREATE DATABASE restored');
+$node->command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-f', $file, '-d',
+		$node->connstr('restored') ], 'restored');
+$standby->promote;
+
+for my $case ([ $removed, 'MP007' ], [ $refused, 'MP007' ], [ 'acknowledged', 'MP007' ],
+	[ $kept, 'MP001' ], [ xid_of(2016), 'committed' ])
+{
+	my ($xid, $expected) = @$case;
+	is(attempt_at($node, $xid, 9, 'restored'), $expected, "restored: $xid: $expected");
+	is(attempt_at($standby, $xid, 9), $expected, "promoted: $xid: $expected");
+}
+is(value($standby), value($node) + 1, 'promoted: one request more');
+
+$standby->stop;
+$node->stop;
+done_testing();
