@@ -11,13 +11,17 @@ import psycopg
 
 from . import _mipt
 from ._branch import Branch, Instance, Lost, Prepared, Refused, Site, Vote
+from ._connection import Connection, PooledConnection, cut
 from ._json import canonical, parse
-from ._pool import Connection, Pool, at_site, cut
+from ._pool import Pool, at_site
+from ._sites import at_each_site
 from ._sqlstate import is_retryable
-from ._steps import Hook, Step, StepName, at_each_site, emit
 from .decision import Entry, highest
+from .observe import Phase, StepName
 
 __all__ = ["Attempt", "Ended", "Handler", "Tx"]
+
+_PATIENCE = 0.2  # seconds of waiting for one's turn, before the siblings are looked at
 
 
 class Tx:
@@ -63,20 +67,22 @@ class Attempt:
     """Runs one instance up to its prepared state. To be closed, whatever happened."""
 
     def __init__(
-        self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], hooks: Sequence[Hook],
-        *, timeout: float, deadline: float, parallel: bool,
+        self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], phase: Phase, *,
+        timeout: float, deadline: float, parallel: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
     ) -> None:  # fmt: skip
         """`order`: the sites in the order in which to prepare them where not in parallel. `deadline`: the time, by
-        the event loop's clock, at which the handler is cancelled.
+        the event loop's clock, at which the handler is cancelled. `in_doubt`: whether a sibling is prepared. `turn`:
+        how long (seconds) the attempt may keep one of the few places that there are for such requests.
         """
         self._instance = instance
         self._order = order
         self._pools = pools
-        self._hooks = hooks
+        self.phase = phase
         self._timeout = timeout
         self._deadline = deadline
         self._parallel = parallel
-        self._reserved: list[str] = []
+        self._in_doubt = in_doubt
+        self._turn = turn
         self._branches: dict[str, Branch] = {}
 
     async def run(self, handler: Handler | None, request: str | None) -> Ended:
@@ -88,11 +94,13 @@ class Attempt:
         timer = asyncio.get_running_loop().call_at(self._deadline + self._timeout, self._cut)
         try:
             async with asyncio.timeout_at(self._deadline) as limit:
-                await self._connect()
+                await self._connect(limit)
                 text = await self._result_of(handler, request)
         except Exception as error:
             # Nothing has been prepared, and nothing will be: the transactions end with `close`.
-            cause = TimeoutError("the deadline has passed") if limit.expired() else self._failure() or error
+            if limit.expired():
+                return Ended({}, TimeoutError("the deadline has passed"), limit.when() != self._deadline)
+            cause = self._failure() or error
             return Ended({}, cause, is_retryable(cause))
         finally:
             timer.cancel()
@@ -114,25 +122,41 @@ class Attempt:
                 await at_each_site(still_open, lambda site: self._branches[site].rollback(self._timeout))
         finally:
             for site, branch in self._branches.items():
-                await (branch.conn.close() if hard else self._pools[site].give(branch.conn))
-            for site in self._reserved:
-                self._pools[site].unreserve()
+                if hard:
+                    await branch.conn.close()
+                await self._pools[site].give(branch.conn)
             self._branches = {}
-            self._reserved = []
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    async def _connect(self) -> None:
+    async def _connect(self, limit: asyncio.Timeout) -> None:
+        for site in self._order:
+            await self._pools[site].check_up()
         for site in sorted(self._order):  # everybody in the same order, so that nobody waits in a circle
-            await self._pools[site].reserve()
-            self._reserved.append(site)
-            conn = await self._pools[site].take()
-            self._branches[site] = Branch(site, conn, self._instance, lambda site: self._emit("begun", site))
+            with self.phase.part("connect", site=site):
+                conn = await self._place(self._pools[site], limit)
+            self._branches[site] = Branch(site, conn, self._instance, self._begun)
+
+    async def _place(self, pool: Pool, limit: asyncio.Timeout) -> PooledConnection:
+        """A connection, when it is our turn. Those before us may wait for rows of our own request, in doubt: so such
+        a request does not wait behind them; only, and for a while at a time, behind others in doubt.
+        """
+        patience = _PATIENCE
+        while True:
+            conn = await pool.take(patience)
+            if conn is not None:
+                return conn
+            if await self._in_doubt():
+                conn = await pool.take_in_doubt()
+                limit.reschedule(min(self._deadline, asyncio.get_running_loop().time() + self._turn))
+                return conn
+            patience *= 2
 
     async def _result_of(self, handler: Handler | None, request: str | None) -> str | None:
         if handler is None or request is None:
             return None
-        result = await handler(Tx(self._instance, self._branches), parse(request)["request"])
+        with self.phase.part("handler"):
+            result = await handler(Tx(self._instance, self._branches), parse(request)["request"])
         return canonical(result)
 
     def _cut(self) -> None:
@@ -151,18 +175,22 @@ class Attempt:
         async def prepare(site: str) -> None:
             branch = self._branches[site]
             if one_phase:
-                votes[site] = await branch.commit_one_phase(request, result, self._timeout)
+                with self.phase.part("commit", site=site) as phase:
+                    votes[site] = vote = await branch.commit_one_phase(request, result, self._timeout)
+                    phase.error = vote.error
                 return
             if not self._parallel and any(not isinstance(vote, Prepared) for vote in votes.values()):
                 votes[site] = Refused(_NotTried())
                 return
-            votes[site] = await branch.prepare(request, result, self._timeout)
-            if isinstance(votes[site], Prepared):
+            with self.phase.part("prepare", site=site) as phase:
+                votes[site] = vote = await branch.prepare(request, result, self._timeout)
+                phase.error = vote.error
+            if isinstance(vote, Prepared):
                 done = [vote for vote in votes.values() if isinstance(vote, Prepared)]
                 if len(done) == 1:
-                    await self._emit("prepared-first-site", site)
+                    await self._step("prepared-first-site", site)
                 if len(done) == len(self._order):
-                    await self._emit("prepared-all", None)
+                    await self._step("prepared-all", None)
 
         await at_each_site(self._order, prepare, parallel=self._parallel)
         return votes
@@ -189,19 +217,23 @@ class Attempt:
 
         async def take_back(site: str) -> bool:
             try:
-                await at_site(
-                    self._pools[site],
-                    lambda conn: _mipt.rollback(conn, self._timeout, xid, xinst),
-                    self.connection(site),
-                )
+                with self.phase.part("rollback", site=site):
+                    await at_site(
+                        self._pools[site],
+                        lambda conn: _mipt.rollback(conn, self._timeout, xid, xinst),
+                        self.connection(site),
+                    )
             except psycopg.Error:
                 return False
             return True
 
         return all((await at_each_site(sites, take_back)).values())
 
-    async def _emit(self, name: StepName, site: str | None) -> None:
-        await emit(self._hooks, Step(name, self._instance.xid, self._instance.xinst, site))
+    async def _begun(self, site: str) -> None:
+        await self._step("begun", site)
+
+    async def _step(self, name: StepName, site: str | None) -> None:
+        await self.phase.step(name, self._instance.xinst, site)
 
 
 class _NotTried(Exception):

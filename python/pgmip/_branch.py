@@ -15,7 +15,7 @@ from psycopg.rows import namedtuple_row
 from psycopg.sql import SQL, Composed
 
 from . import _mipt
-from ._pool import Connection, cut_after
+from ._connection import PooledConnection, cut_after, is_silent
 from ._sqlstate import is_definite, is_protocol
 from .decision import Entry, State
 
@@ -43,6 +43,7 @@ class Prepared:
     """The site prepared the instance (or committed it in one phase), and this is its MIPT as of that step."""
 
     mipt: tuple[Entry, ...]
+    error: None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Branch:
     """Runs the statements of one instance at one site. The transaction begins together with its first statement."""
 
     def __init__(
-        self, site: str, conn: Connection, instance: Instance, on_begun: Callable[[str], Awaitable[None]]
+        self, site: str, conn: PooledConnection, instance: Instance, on_begun: Callable[[str], Awaitable[None]]
     ) -> None:
         self.site = site
         self.conn = conn
@@ -83,8 +84,10 @@ class Branch:
         """The error that makes it impossible to prepare this branch, even if the handler went on after it."""
         if self._refusal is not None:
             return self._refusal
-        healthy = (TransactionStatus.INTRANS, TransactionStatus.IDLE)
-        return None if self.conn.pgconn.transaction_status in healthy else self._last_error
+        if self.conn.pgconn.transaction_status not in (TransactionStatus.INTRANS, TransactionStatus.IDLE):
+            return self._last_error
+        # Better known now than after the other sites have prepared: what is lost then may have been prepared.
+        return None if is_silent(self.conn) else psycopg.OperationalError(f"site {self.site!r} ended the connection")
 
     async def run(self, sql: Statement, params: Params | None) -> psycopg.AsyncCursor[Any]:
         """Run one statement of the handler."""
@@ -124,7 +127,9 @@ class Branch:
         """End an open transaction without effect; where that fails the connection is closed, which does it too."""
         try:
             with cut_after(self.conn, timeout):
-                await self.conn.execute(b"ROLLBACK")
+                # Prepared, so that psycopg forgets what else it has prepared: in a pipeline that fails it also takes
+                # for prepared what never arrived.
+                await self.conn.execute(b"ROLLBACK", prepare=True)
         except psycopg.Error:
             await self.conn.close()
 

@@ -13,19 +13,31 @@ import psycopg
 from . import _mipt
 from ._attempt import Attempt, Ended, Handler
 from ._branch import Instance
+from ._connection import Connection
 from ._json import parse
-from ._pool import Connection, Pool, at_site
-from ._sqlstate import FAMILY_COMMITTED, NOT_USABLE, SITES_DIFFER, sqlstate
-from ._steps import Hook, Step, at_each_site, emit
-from .decision import Entry, Mipts, Winner, decide, highest, live
-from .exceptions import Cancelled, Decided, KeyReused, NothingHappened, ProtocolViolation, SubmitError, Unknown
+from ._pool import Pool, at_site
+from ._sites import at_each_site
+from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, SITES_DIFFER, sqlstate
+from .decision import Entry, Mipts, State, Winner, decide, highest, live
+from .exceptions import (
+    Cancelled,
+    Decided,
+    Expired,
+    KeyReused,
+    NothingHappened,
+    ProtocolViolation,
+    SubmitError,
+    Unknown,
+)
+from .observe import DecisionKind, Phase
 from .xinst import new_xinst
 
-__all__ = ["Family", "Limits", "Settled", "read"]
+__all__ = ["Family", "Found", "Limits", "Settled", "find", "read"]
 
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
 _COMMIT_TRIES = 3
+_FIRST_TURN = 2.0  # seconds for which a request in doubt may keep a place that others in doubt wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +48,73 @@ class Limits:
     attempts: int
     step_timeout: float
 
+    def until(self, deadline: float | None = None, attempts: int | None = None) -> Limits:
+        """The same, but for what is given."""
+        return Limits(
+            self.deadline if deadline is None else deadline,
+            self.attempts if attempts is None else attempts,
+            self.step_timeout,
+        )
+
 
 async def read(
-    pools: Mapping[str, Pool], sites: Sequence[str], xid: str, timeout: float
+    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str], timeout: float
 ) -> tuple[dict[str, Sequence[Entry] | None], BaseException | None]:
     """The family's MIPT at each of the sites, None for one that cannot be read, and why the first of those cannot."""
     why: list[BaseException] = []
 
     async def look(site: str) -> Sequence[Entry] | None:
         try:
-            return await at_site(pools[site], lambda conn: _mipt.instances(conn, timeout, xid))
+            with phase.part("read", site=site):
+                return await at_site(pools[site], lambda conn: _mipt.instances(conn, timeout, phase.xid))
         except psycopg.Error as error:
             why.append(error)
             return None
 
     mipts = await at_each_site(sites, look)
     return mipts, why[0] if why else None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the sites know of a family, whoever began it."""
+
+    sites: tuple[str, ...]
+    mipts: Mipts
+
+    @property
+    def request(self) -> str | None:
+        """The request that its oldest prepared instance was prepared with."""
+        entries = [entry for mipt in self.mipts.values() for entry in mipt or () if entry.request is not None]
+        return min(entries, key=lambda entry: entry.xinst).request if entries else None
+
+
+async def find(
+    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str] | None, timeout: float
+) -> Found | None:
+    """Look a family up at `sites`, or at those that its instances declare. None where it is not in doubt: nobody
+    knows more of it than aborted instances.
+
+    Raises Unknown where its sites cannot be found out, ValueError where one of them is not in `pools`.
+    """
+    xid = phase.xid
+    mipts, why = await read(phase, pools, sites or tuple(pools), timeout)
+    if sites is not None:
+        return Found(tuple(sites), mipts)
+    entries = [(site, entry) for site, mipt in mipts.items() for entry in mipt or ()]
+    declared = {frozenset(entry.sites or (site,)) for site, entry in entries if entry.state != State.ACTIVE}
+    if len(declared) > 1:
+        raise ProtocolViolation("instances of the family declare different sites", xid=xid)
+    if not declared:
+        if why is not None:
+            raise Unknown(f"not all sites could be asked: {why}", xid=xid) from why
+        if live(mipts):
+            raise Unknown("the request is being worked on, and its sites are not known yet", xid=xid)
+        return None
+    (known,) = declared
+    if known - pools.keys():
+        raise ValueError(f"the request {xid!r} has sites that this App does not know: {sorted(known - pools.keys())}")
+    return Found(tuple(sorted(known)), {site: mipts[site] for site in sorted(known)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +125,9 @@ class Settled:
     unfinished: Mapping[str, BaseException]
 
     def result(self, xid: str, request: str) -> Any:
-        """What the caller who submitted this request is told. Raises Cancelled, KeyReused or Decided."""
+        """What the caller who submitted this request is told. Raises Cancelled, Expired, KeyReused or Decided."""
+        if self.winner.acknowledged:
+            raise Expired(f"the request {xid!r} is committed and acknowledged: its result is gone", xid=xid)
         if self.winner.request is not None and self.winner.request != request:
             raise KeyReused(f"the XID {xid!r} belongs to another request", xid=xid)
         if self.winner.result is None:
@@ -82,49 +147,65 @@ class Family:
     """One caller's view of one family, for the time of one `submit` or `resolve`."""
 
     def __init__(
-        self, xid: str, sites: Sequence[str], isolation: str, pools: Mapping[str, Pool], hooks: Sequence[Hook],
+        self, phase: Phase, sites: Sequence[str], isolation: str, pools: Mapping[str, Pool],
         *, limits: Limits, parallel: bool, alone: bool = False,
     ) -> None:  # fmt: skip
-        """`alone`: the XID is new, so that nobody else can have an instance of it."""
-        self.xid = xid
+        """`phase`: the operation that looks at the family. `alone`: the XID is new, so that nobody else can have an
+        instance of it.
+        """
+        self.xid = phase.xid
+        self._phase = phase
         self._sites = tuple(sites)
         self._isolation = isolation
         self._pools = pools
-        self._hooks = hooks
         self._limits = limits
         self._parallel = parallel
         self._alone = alone
+        self._own: set[int] = set()
+        self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # own instances that can have no effect any more
         self._left = False  # whether an own instance may be prepared somewhere
 
-    async def run(self, handler: Handler | None, request: str | None) -> Settled:
-        """Attempt until there is a winner, and finish it. Without a handler the attempts are empty and cancel.
+    async def run(self, handler: Handler | None, request: str | None, *, settle: bool = False) -> Settled:
+        """Attempt until there is a winner, and finish it. Without a handler the attempts are empty and cancel; with
+        `settle` they are from then on where the XID turns out to be too old to run the handler.
 
-        Raises NothingHappened or Unknown.
+        Raises NothingHappened, Unknown or Expired.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._limits.deadline
-        above = 0
+        above, took = 0, 0.0
         cause: BaseException | None = None
+        mipts: Mipts = {}
         for number in range(self._limits.attempts):
             if number:
-                pause = random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**number))
+                pause = _pause(number, took)
                 if clock() + pause >= deadline:
                     break
                 await asyncio.sleep(pause)
-            xinst = new_xinst(above)
-            ended = await self._try(xinst, deadline, handler, request)
+            try:
+                xinst = new_xinst(above)
+            except OverflowError as error:
+                raise self._undecided(mipts, str(error), error) from error
+            began = clock()
+            turn = _FIRST_TURN * 2.0 ** min(number, 16)
+            ended = await self._try(xinst, deadline, handler, request, after=cause, turn=turn)
             if isinstance(ended, Settled):
                 return ended
+            took = clock() - began
             cause = ended.error
             mipts = await self._read(cause)
             winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner)
-            if not ended.retry:
-                raise self._undecided(mipts, f"the transaction failed: {cause}") from cause
+            if sqlstate(cause) == EXPIRED and handler is None:
+                await self._end(mipts, cause)
+            if sqlstate(cause) == EXPIRED and handler is not None and settle:
+                handler = None
+            elif not ended.retry:
+                raise self._undecided(mipts, f"the transaction failed: {cause}", cause) from cause
             above = max(above, xinst, ended.highest, highest(mipts))
-        raise self._undecided(await self._read(cause), f"out of time or attempts: {cause}") from cause
+        raise self._undecided(await self._read(cause), f"out of time or attempts: {cause}", cause) from cause
 
     async def finish(self, winner: Winner, attempt: Attempt | None = None) -> Settled:
         """Commit a winner at all sites, over the connections of `attempt` where it has them.
@@ -132,45 +213,75 @@ class Family:
         Raises ProtocolViolation where a site does not know it.
         """
         done = len(winner.committed)
+        phase = attempt.phase if attempt is not None else self._phase
+        self._phase.decision = self._kind(winner)
 
         async def commit(site: str) -> BaseException | None:
             nonlocal done
             if site in winner.committed:
                 return None
-            error = await self._commit_at(site, winner.xinst, attempt.connection(site) if attempt else None)
+            error = await self._commit_at(phase, site, winner.xinst, attempt.connection(site) if attempt else None)
             if error is None:
                 done += 1
                 if done == 1:
-                    await self._emit("committed-first-site", winner, site)
+                    await phase.step("committed-first-site", winner.xinst, site)
             return error
 
         if done and attempt is not None:  # committed in one phase
-            await self._emit("committed-first-site", winner, next(iter(winner.committed)))
+            await phase.step("committed-first-site", winner.xinst, next(iter(winner.committed)))
         ended = await at_each_site(self._sites, commit, parallel=self._parallel)
         unfinished = {site: error for site, error in ended.items() if error is not None}
         if not unfinished:
-            await self._emit("committed-all", winner, None)
+            await phase.step("committed-all", winner.xinst, None)
         return Settled(winner, unfinished)
+
+    async def acknowledge(self, settled: Settled) -> None:
+        """Tell every site that nobody will ask for the result again. Raises Unknown where one cannot be told."""
+        unfinished = dict(settled.unfinished)
+
+        async def acknowledge(site: str) -> None:
+            try:
+                with self._phase.part("acknowledge", site=site):
+                    await at_site(
+                        self._pools[site],
+                        lambda conn: _mipt.acknowledge(conn, self._limits.step_timeout, self.xid),
+                    )
+            except psycopg.Error as error:
+                unfinished[site] = error
+
+        if not unfinished:
+            await at_each_site(self._sites, acknowledge, parallel=self._parallel)
+        if unfinished:
+            site, why = next(iter(unfinished.items()))
+            raise Unknown(f"{site} could not be told of the acknowledgement: {why}", xid=self.xid) from why
 
     # -- parts of run --------------------------------------------------------------------------------------------
 
-    async def _try(self, xinst: int, deadline: float, handler: Handler | None, request: str | None) -> Settled | Ended:
-        """Make one attempt. Settled where it is complete, and so the family decided."""
-        attempt = Attempt(
-            Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
-            self._sites, self._pools, self._hooks,
-            timeout=self._limits.step_timeout, deadline=deadline, parallel=self._parallel,
-        )  # fmt: skip
-        settled = None
-        try:
-            ended = await attempt.run(handler, request)
-            winner = self.decide(ended.mipts) if ended.error is None else None
-            if winner is not None:
-                settled = await self.finish(winner, attempt)
-        except BaseException:
-            await attempt.close(hard=True)
-            raise
-        await attempt.close()
+    async def _try(
+        self, xinst: int, deadline: float, handler: Handler | None, request: str | None, *,
+        after: BaseException | None, turn: float,
+    ) -> Settled | Ended:  # fmt: skip
+        """Make one attempt, `after` another one failed. Settled where it is complete, and so the family decided."""
+        self._own.add(xinst)
+        with self._phase.part("attempt", xinst=xinst) as phase:
+            phase.after = after
+            attempt = Attempt(
+                Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
+                self._sites, self._pools, phase,
+                timeout=self._limits.step_timeout, deadline=deadline, parallel=self._parallel,
+                in_doubt=self._is_in_doubt, turn=turn,
+            )  # fmt: skip
+            settled = None
+            try:
+                ended = await attempt.run(handler, request)
+                phase.error = ended.error
+                winner = self.decide(ended.mipts) if ended.error is None else None
+                if winner is not None:
+                    settled = await self.finish(winner, attempt)
+            except BaseException:
+                await attempt.close(hard=True)
+                raise
+            await attempt.close()
         if ended.left:
             self._left = True
         else:
@@ -178,21 +289,51 @@ class Family:
         return settled or ended
 
     async def _read(self, cause: BaseException | None) -> Mipts:
-        mipts, _ = await read(self._pools, self._sites, self.xid, self._limits.step_timeout)
+        mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
         declared = {frozenset(entry.sites) for mipt in mipts.values() for entry in mipt or () if entry.sites}
         if sqlstate(cause) == SITES_DIFFER or declared - {frozenset(self._sites)}:
             raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid) from cause
         return mipts
 
+    async def _is_in_doubt(self) -> bool:
+        mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
+        return any(entry.state is State.PREPARED for mipt in mipts.values() for entry in mipt or ())
+
+    async def _end(self, mipts: Mipts, cause: BaseException | None) -> None:
+        """End what is in doubt, though a site has refused as expired even an empty instance. Raises Cancelled.
+
+        Nothing is prepared at that site, then, and nothing ever will be. So no instance can become complete any more:
+        one that is not committed, in MIPTs read after the refusal, may be rolled back by anybody.
+        """
+        prepared = [
+            (site, entry.xinst) for site, mipt in mipts.items() for entry in mipt or () if entry.state is State.PREPARED
+        ]
+        if None in mipts.values() or not prepared:
+            return
+        for site, xinst in prepared:
+            await self._roll_back_at(site, xinst)
+        raise Cancelled(f"the request {self.xid!r} has expired undecided", xid=self.xid) from cause
+
+    async def _roll_back_at(self, site: str, xinst: int) -> None:
+        try:
+            with self._phase.part("rollback", xinst=xinst, site=site):
+                await at_site(
+                    self._pools[site], lambda conn: _mipt.rollback(conn, self._limits.step_timeout, self.xid, xinst)
+                )
+        except psycopg.Error as error:
+            raise Unknown(f"{site} could not be told that the request has expired: {error}", xid=self.xid) from error
+
     def decide(self, mipts: Mipts) -> Winner | None:
         """The winner, if these MIPTs have one."""
+        self._siblings |= live(mipts) - self._own
+        self._phase.siblings = len(self._siblings)
         try:
             return decide(mipts)
         except ProtocolViolation as violation:
             violation.xid = self.xid
             raise
 
-    def _undecided(self, mipts: Mipts, why: str) -> SubmitError:
+    def _undecided(self, mipts: Mipts, why: str, cause: BaseException | None) -> SubmitError:
         """What to tell the caller who gives up while there is no winner."""
         unread = [site for site, mipt in mipts.items() if mipt is None]
         if self._left:
@@ -201,19 +342,31 @@ class Family:
             return Unknown(f"a sibling may still be on its way; {why}", xid=self.xid)
         if unread and not self._alone:
             return Unknown(f"no answer from {', '.join(unread)}; {why}", xid=self.xid)
+        if sqlstate(cause) == EXPIRED:
+            return Expired(why, xid=self.xid)
         return NothingHappened(why, xid=self.xid)
 
-    async def _commit_at(self, site: str, xinst: int, conn: Connection | None) -> BaseException | None:
+    def _kind(self, winner: Winner) -> DecisionKind:
+        if winner.result is None and not winner.acknowledged:
+            return "cancelled"
+        if winner.xinst in self._own:
+            return "own"
+        return "earlier" if winner.committed else "sibling"
+
+    async def _commit_at(self, phase: Phase, site: str, xinst: int, conn: Connection | None) -> BaseException | None:
         for number in range(_COMMIT_TRIES):
             await asyncio.sleep(random.uniform(0, 0.1 * number))
             try:
-                await at_site(
-                    self._pools[site],
-                    lambda conn: _mipt.commit(conn, self._limits.step_timeout, self.xid, xinst),
-                    conn,
-                )
+                with phase.part("commit", xinst=xinst, site=site):
+                    await at_site(
+                        self._pools[site],
+                        lambda conn: _mipt.commit(conn, self._limits.step_timeout, self.xid, xinst),
+                        conn,
+                    )
                 return None
             except psycopg.Error as error:
+                if sqlstate(error) == EXPIRED:
+                    return None  # committed there, and removed since
                 if sqlstate(error) in (FAMILY_COMMITTED, NOT_USABLE):
                     raise ProtocolViolation(
                         f"site {site!r} does not accept instance {xinst}, the winner: {error}", xid=self.xid
@@ -221,5 +374,10 @@ class Family:
                 last = error
         return last
 
-    async def _emit(self, name: Any, winner: Winner, site: str | None) -> None:
-        await emit(self._hooks, Step(name, self.xid, winner.xinst, site))
+
+def _pause(number: int, took: float) -> float:
+    """How long to wait before the attempt of this number, after one that took so many seconds.
+
+    Siblings that supersede one another have to get out of step: the pauses grow until one attempt fits into them.
+    """
+    return random.uniform(0, min(max(_LONGEST_PAUSE, 2 * took), _FIRST_PAUSE * 2.0 ** min(number, 64)))

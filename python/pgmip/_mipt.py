@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._pool import Connection, cut_after
+from ._connection import Connection, cut_after
 from .decision import Entry, State
 
-__all__ = ["COLUMNS", "commit", "entries", "instances", "rollback"]
+__all__ = ["COLUMNS", "acknowledge", "commit", "entries", "instances", "rollback"]
 
-COLUMNS = "xinst, state::text, request, result, sites"
+COLUMNS = "xinst, state::text, request, result, sites, acknowledged"
 
 _INSTANCES = f"SELECT {COLUMNS} FROM mip.instances(%s)".encode()
 _COMMIT = f"SELECT {COLUMNS} FROM mip.commit(%s, %s)".encode()
 _ROLLBACK = f"SELECT {COLUMNS} FROM mip.rollback(%s, %s)".encode()
 
+_ACKNOWLEDGE = b"SELECT mip.acknowledge(%s)"
+
 
 def entries(rows: Iterable[Sequence[Any]]) -> tuple[Entry, ...]:
     """The MIPT that was returned as these rows of COLUMNS."""
     return tuple(
-        Entry(int(xinst), State(state), request, result, tuple(sites or ()))
-        for xinst, state, request, result, sites in rows
+        Entry(int(xinst), State(state), request, result, tuple(sites or ()), acknowledged)
+        for xinst, state, request, result, sites, acknowledged in rows
     )
 
 
@@ -36,8 +38,15 @@ async def commit(conn: Connection, timeout: float, xid: str, xinst: int) -> tupl
 
 
 async def rollback(conn: Connection, timeout: float, xid: str, xinst: int) -> tuple[Entry, ...]:
-    """Roll a prepared instance back: only for its own coordinator, and only after a site definitely refused it."""
+    """Roll a prepared instance back: only for its own coordinator, and only after a site definitely refused it; or for
+    anybody, where a site has refused even an empty instance as expired."""
     return await _call(conn, timeout, _ROLLBACK, (xid, xinst))
+
+
+async def acknowledge(conn: Connection, timeout: float, xid: str) -> None:
+    """Say that the family is committed at every site and its result will not be asked for again. May be repeated."""
+    with cut_after(conn, timeout):
+        await conn.execute(_ACKNOWLEDGE, (xid,), prepare=True)
 
 
 async def _call(conn: Connection, timeout: float, sql: bytes, params: Sequence[Any]) -> tuple[Entry, ...]:

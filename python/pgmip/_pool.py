@@ -3,125 +3,187 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-__all__ = ["Connection", "Pool", "at_site", "cut", "cut_after"]
+from ._circuit import Circuit
+from ._connection import Connection, PooledConnection, cut_after, is_usable
+from .exceptions import SiteDown
+
+__all__ = ["Pool", "PoolSettings", "at_site"]
 
 T = TypeVar("T")
 
-Connection = psycopg.AsyncConnection[Any]
+_FINISHING = 4  # connections for what finishes instances
+_IN_DOUBT = 4  # connections for transactions of requests in doubt where there are no others
+_TRUSTED = 5.0  # seconds for which an idle connection is taken to be good as long as its end has not been seen
+_FOR_EVER = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """How many transactions may run at a site at a time, and how many connections are kept for them.
+
+    `max_idle`: seconds after which connections that were not needed are closed, down to `min_size`.
+    `prepared_statements`: whether statements are prepared, to be planned and sent only once per connection.
+    """
+
+    min_size: int
+    max_size: int
+    max_idle: float
+    prepared_statements: bool = True
 
 
 class Pool:
-    """At most `size` transactions at a time at one site.
+    """The connections of one site: at most `max_size` for transactions, a few for those of requests in doubt, and a few
+    for what finishes instances.
 
-    The limit is for transactions only, never for the statements that finish one: a commit that had to wait for a
-    connection of a transaction which itself waits for rows of what is to be committed would wait for ever.
+    The limit is never a limit for the statements that finish one: a commit that had to wait for a connection of a
+    transaction which itself waits for rows of what is to be committed would wait for ever. So would a request in doubt.
     """
 
-    def __init__(self, site: str, conninfo: str, size: int, timeout: float) -> None:
+    def __init__(self, site: str, conninfo: str, settings: PoolSettings, timeout: float) -> None:
+        """`timeout`: seconds after which a server that does not answer counts as gone."""
         self.site = site
         self._conninfo = conninfo
-        self._size = size
         self._timeout = timeout
-        self._slots = asyncio.Semaphore(size)
-        self._idle: list[Connection] = []
-        self._closed = False
+        self._options: dict[str, Any] = {} if settings.prepared_statements else {"prepare_threshold": None}
+        self._circuit = Circuit(site, self._probe)
+        self._transactions = self._connections("transactions", settings.min_size, settings.max_size, settings.max_idle)
+        self._in_doubt = self._connections("in doubt", 0, _IN_DOUBT, settings.max_idle)
+        self._finishing = self._connections("finishing", 0, _FINISHING, settings.max_idle)
 
-    async def reserve(self) -> None:
-        """Wait for one's turn to run a transaction. To be paired with `unreserve`."""
-        await self._slots.acquire()
+    async def check_up(self) -> None:
+        """Raise SiteDown where a transaction could not have a connection for now."""
+        await self._check_up(self._transactions)
 
-    def unreserve(self) -> None:
-        self._slots.release()
+    def reached(self) -> None:
+        """Somebody has connected to the site by himself: it is not down."""
+        self._circuit.connected(None)
 
-    async def take(self) -> Connection:
-        """A connection outside any transaction, to be handed to `give`. Raises psycopg.OperationalError."""
-        if self._closed:
-            raise psycopg.OperationalError(f"the pool of site {self.site!r} is closed")
-        while self._idle:
-            conn = self._idle.pop()
-            if _usable(conn):
-                return conn
-            # The server has gone away, and so have most likely its other connections.
-            await conn.close()
+    async def open(self) -> None:
+        """Begin to connect, where connections are to be kept. What is not open yet opens when it is used."""
+        await self._transactions.open()
+
+    async def take(self, patience: float) -> PooledConnection | None:
+        """Wait for one's turn to run a transaction. A connection outside any, to be handed to `give`; None where it
+        has not come within `patience` seconds.
+
+        Raises SiteDown, at once where that is known, and another psycopg.OperationalError where the pool is closed.
+        """
         try:
-            async with asyncio.timeout(self._timeout):
-                return await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
-        except TimeoutError:
-            raise psycopg.OperationalError(f"no connection to site {self.site!r} within {self._timeout:g} s") from None
+            return await self._take(self._transactions, patience)
+        except PoolTimeout:
+            return None
 
-    async def give(self, conn: Connection) -> None:
+    async def take_in_doubt(self) -> PooledConnection:
+        """The same for a request in doubt, which has been waiting for its turn. Does not lose patience."""
+        return await self._take(self._in_doubt)
+
+    async def give(self, conn: PooledConnection) -> None:
         """Take a connection back. One that is not clean is closed, which ends what it was doing."""
-        if self._closed or len(self._idle) >= self._size or not _usable(conn):
-            await conn.close()
+        if is_usable(conn):
+            conn.heard = time.monotonic()
         else:
-            self._idle.append(conn)
+            await conn.close()
+        await conn.pool.putconn(conn)
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """A connection for one statement outside the limit."""
-        conn = await self.take()
+    async def finishing(self) -> AsyncIterator[Connection]:
+        """A connection for one statement outside the limit. Raises as `take` does."""
+        conn = await self._take(self._finishing)
         try:
             yield conn
         except psycopg.Error:
-            await self.give(conn)
             raise
         except BaseException:
             await conn.close()
             raise
-        await self.give(conn)
+        finally:
+            await self.give(conn)
 
     async def close(self) -> None:
-        self._closed = True
-        while self._idle:
-            await self._idle.pop().close()
+        """Close what is idle, and everything else as it comes back."""
+        await self._circuit.close()
+        # A worker of the pool that is connecting just now ends within the timeout.
+        pools = (self._transactions, self._in_doubt, self._finishing)
+        await asyncio.gather(*(pool.close(timeout=self._timeout + 1) for pool in pools))
+
+    def _connections(
+        self, purpose: str, min_size: int, max_size: int, max_idle: float
+    ) -> AsyncConnectionPool[PooledConnection]:
+        return AsyncConnectionPool(
+            self._conninfo,
+            connection_class=PooledConnection,
+            kwargs={"patience": self._timeout, "ended": self._circuit.connected, **self._options},
+            min_size=min_size,
+            max_size=max_size,
+            max_idle=max_idle,
+            name=f"{self.site}, {purpose}",
+            reconnect_timeout=0,  # the circuit knows when to try again
+            open=False,
+        )
+
+    async def _take(
+        self, pool: AsyncConnectionPool[PooledConnection], patience: float = _FOR_EVER
+    ) -> PooledConnection:
+        if pool.closed:
+            await pool.open()  # for the first time: no pool opens twice
+        while True:
+            await self._check_up(pool)
+            try:
+                async with self._circuit.guard():
+                    conn = await pool.getconn(timeout=patience)
+                    conn.pool = pool
+            except SiteDown:
+                continue
+            # Not the pool's own check: that pauses after each bad connection, and all of them go bad together.
+            if await self._check(pool, conn):
+                return conn
+            await pool.putconn(conn)
+
+    async def _check_up(self, pool: AsyncConnectionPool[PooledConnection]) -> None:
+        if self._circuit.broken and not pool.get_stats()["pool_available"]:
+            await self._circuit.wait_closed()
+
+    async def _check(self, pool: AsyncConnectionPool[PooledConnection], conn: PooledConnection) -> bool:
+        """Whether an idle connection is still good; it is closed if not. Asks the server only if that has been long."""
+        if not is_usable(conn):
+            await conn.close()
+            return False
+        if time.monotonic() - conn.heard < _TRUSTED:
+            return True
+        try:
+            with cut_after(conn, self._timeout):
+                await pool.check_connection(conn)
+        except psycopg.Error:
+            await conn.close()
+            await pool.drain()  # a server that has fallen silent will not answer over the others either
+            return False
+        except BaseException:
+            await conn.close()
+            await pool.putconn(conn)
+            raise
+        return True
+
+    async def _probe(self) -> None:
+        conn = await PooledConnection.connect(self._conninfo, patience=self._timeout, ended=self._circuit.connected)
+        await conn.close()
 
 
 async def at_site(pool: Pool, work: Callable[[Connection], Awaitable[T]], conn: Connection | None = None) -> T:
     """Do a statement that may be repeated: over `conn` if it is usable, and if not, or if it breaks, over another."""
-    if conn is not None and _usable(conn):
+    if conn is not None and is_usable(conn):
         try:
             return await work(conn)
         except psycopg.Error:
             if not conn.closed:
                 raise
-    async with pool.connection() as other:
+    async with pool.finishing() as other:
         return await work(other)
-
-
-@contextmanager
-def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
-    """Cut the connection if the block takes longer.
-
-    Unlike a cancellation this asks nothing of the server, so it also ends a wait for one that has stopped talking.
-    """
-    timer = asyncio.get_running_loop().call_later(seconds, cut, conn)
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def cut(conn: Connection) -> None:
-    """End a connection without a word to the server: what waits for its answer gets psycopg.OperationalError."""
-    if not conn.closed:
-        with socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
-            wire.shutdown(socket.SHUT_RDWR)
-
-
-def _usable(conn: Connection) -> bool:
-    if conn.closed or conn.pgconn.transaction_status != TransactionStatus.IDLE:
-        return False
-    # An idle connection has nothing to say: what can be read is the end of the connection, or a farewell.
-    poll = select.poll()
-    poll.register(conn.pgconn.socket, select.POLLIN)
-    return not poll.poll(0)

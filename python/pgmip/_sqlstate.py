@@ -7,11 +7,23 @@ from typing import Any
 import psycopg
 from psycopg.pq import ConnStatus
 
-__all__ = ["FAMILY_COMMITTED", "NOT_USABLE", "SITES_DIFFER", "is_definite", "is_protocol", "is_retryable", "sqlstate"]
+from .exceptions import SiteDown
+
+__all__ = [
+    "EXPIRED",
+    "FAMILY_COMMITTED",
+    "NOT_USABLE",
+    "SITES_DIFFER",
+    "is_definite",
+    "is_protocol",
+    "is_retryable",
+    "sqlstate",
+]
 
 FAMILY_COMMITTED = "MP001"
 SITES_DIFFER = "MP003"
 NOT_USABLE = "MP006"
+EXPIRED = "MP007"
 
 _RETRYABLE = frozenset(
     {
@@ -41,6 +53,8 @@ def is_protocol(error: BaseException | None) -> bool:
 
 def is_retryable(error: BaseException | None) -> bool:
     """Whether a new instance may do better: the error is about rivals or about reaching the site, not the request."""
+    if isinstance(error, SiteDown):
+        return False  # that has been waited for
     state = sqlstate(error)
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)

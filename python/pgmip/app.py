@@ -1,4 +1,4 @@
-"""`App`: transactions over several PostgreSQL databases that survive the death of the process that drives them.
+"""`App`: transactions over several PostgreSQL databases that survive the death of the process that drives them::
 
     app = App(sites={"store": "service=store", "bank": "service=bank"})
 
@@ -16,27 +16,30 @@ SQL is psycopg's: `%s` and `%(name)s` stand for parameters. See pgmip.exceptions
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from ._attempt import Handler, Tx
 from ._branch import Site
-from ._family import Family, Limits, read
+from ._family import Family, Found, Limits, Settled, find
 from ._json import canonical, parse
-from ._pool import Pool
-from ._steps import Hook, Step, StepName
-from .decision import State, Winner, live
-from .exceptions import ProtocolViolation, Unknown
-from .xinst import new_xid
+from ._pool import Pool, PoolSettings
+from ._running import Running
+from .decision import Winner, explain
+from .exceptions import Cancelled, Unknown
+from .logs import Logs
+from .observe import Hook, Hooked, Observer, Phase, PhaseName, Step, StepName
+from .tracing import Tracing
+from .tracing import installed as tracing_installed
+from .xinst import checked_xid, new_xid
 
 __all__ = ["App", "Handler", "Isolation", "Resolution", "Site", "Step", "StepName", "Tx"]
 
 Isolation = Literal["read committed", "repeatable read"]
 H = TypeVar("H", bound=Handler)
-
-_LONGEST_XID = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class _Transaction:
+    name: str
     handler: Handler
     sites: tuple[str, ...]
     isolation: Isolation
@@ -62,12 +66,23 @@ class App:
         sites: Mapping[str, str],
         *,
         pool_size: int = 16,
+        pool_min_size: int = 0,
+        pool_max_idle: float = 600.0,
+        prepared_statements: bool = True,
         deadline: float = 30.0,
         attempts: int = 50,
         step_timeout: float = 5.0,
         parallel: bool = True,
     ) -> None:
-        """`sites`: name to conninfo. `pool_size`: how many transactions may run at a site at a time.
+        """`sites`: name to conninfo.
+
+        `pool_size`: how many transactions may run at a site at a time, each over a connection of its own; a few more
+        connections are for what finishes transactions. Connections above `pool_min_size` are closed when they have
+        not been needed for `pool_max_idle` seconds.
+
+        `prepared_statements=False` is for poolers that give a session to others between transactions but do not keep
+        track of prepared statements (PgBouncer before 1.21, or with `max_prepared_statements = 0`): with them one
+        client's statement could be executed for another's.
 
         `deadline` (seconds) and `attempts` bound one submit; what is prepared by the deadline is still carried on.
         `step_timeout`: how long a site may take to connect, or to answer a prepare, a commit or a look-up, before
@@ -80,11 +95,28 @@ class App:
         if not sites:
             raise ValueError("an App needs at least one site")
         self.parallel = parallel
-        self._closed = False
+        self._sites = dict(sites)
+        self._running = Running()
         self._limits = Limits(deadline, attempts, step_timeout)
-        self._pools = {site: Pool(site, conninfo, pool_size, step_timeout) for site, conninfo in sites.items()}
+        settings = PoolSettings(pool_min_size, pool_size, pool_max_idle, prepared_statements)
+        self._pools = {site: Pool(site, conninfo, settings, step_timeout) for site, conninfo in sites.items()}
         self._transactions: dict[str, _Transaction] = {}
-        self._hooks: list[Hook] = []
+        self._observers: list[Observer] = [*([Tracing()] if tracing_installed else []), Logs()]
+
+    @property
+    def sites(self) -> Mapping[str, str]:
+        """The sites, name to conninfo."""
+        return MappingProxyType(self._sites)
+
+    @property
+    def deadline(self) -> float:
+        """How long one submit may take, in seconds."""
+        return self._limits.deadline
+
+    @property
+    def step_timeout(self) -> float:
+        """How long (seconds) a site may take for a step, before its connection counts as lost."""
+        return self._limits.step_timeout
 
     @property
     def transactions(self) -> tuple[str, ...]:
@@ -107,7 +139,7 @@ class App:
             known_as = name or handler.__name__
             if not known_as or known_as in self._transactions:
                 raise ValueError(f"a transaction needs a name of its own: {known_as!r}")
-            self._transactions[known_as] = _Transaction(handler, declared, isolation)
+            self._transactions[known_as] = _Transaction(known_as, handler, declared, isolation)
             return handler
 
         return register
@@ -126,66 +158,61 @@ class App:
         Without `xid` a new one is used, which is then known only from the exception. A request that an earlier
         submit has decided is not run again: its result is returned.
 
-        Raises (see pgmip.exceptions) NothingHappened, Decided or Unknown; and, before anything has begun, LookupError
-        for an unknown transaction and TypeError or ValueError for a request or an XID that cannot be one. When
-        cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `resolve`.
+        Raises (see pgmip.exceptions) NothingHappened, Decided, Unknown or Expired; and, before anything has begun,
+        LookupError for an unknown transaction and TypeError or ValueError for a request or an XID that cannot be one.
+        When cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `settle`.
         """
-        self._check_open()
         try:
             transaction = self._transactions[name]
         except KeyError:
             raise LookupError(f"there is no transaction {name!r}") from None
         text = canonical({"transaction": name, "request": request})
-        family = self._family(
-            new_xid() if xid is None else _checked(xid),
-            transaction.sites,
-            transaction.isolation,
-            alone=xid is None,
-            limits=Limits(
-                self._limits.deadline if deadline is None else deadline,
-                self._limits.attempts if attempts is None else attempts,
-                self._limits.step_timeout,
-            ),
-        )
-        settled = await family.run(transaction.handler, text)
-        return settled.result(family.xid, text)
+        phase = self._operation("submit", new_xid() if xid is None else xid, name)
+        limits = self._limits.until(deadline, attempts)
+        return await self._running.run(self._submit(phase, transaction, text, limits, alone=xid is None), phase.xid)
 
-    async def resolve(self, xid: str, *, sites: Iterable[str] | None = None) -> Resolution | None:
-        """Finish a family without running its handler: commit the winner there is, else cancel the request.
+    async def settle(
+        self, xid: str, *, sites: Iterable[str] | None = None, deadline: float | None = None, cancel: bool = True
+    ) -> Resolution | None:
+        """Carry to its end what somebody else began: as a retransmission would, or by cancelling it.
+
+        Commits the winner where there is one. Else the handler that the request names runs again, as a further
+        instance; where this App does not have it, or has it with other sites, the request is cancelled as by
+        `resolve`, or with `cancel=False` left alone, and Unknown is raised. A request that is still being worked on
+        is pre-empted: settle what is old. Any number of processes may settle the same request.
+
+        `sites` are those of the transaction; by default what the MIPTs say, and then None is returned where nothing
+        is in doubt, because no site knows the XID or knows more than instances that were aborted; None also where the
+        request is committed and acknowledged.
+
+        Raises Decided where a site could not be told, Unknown where the family could not be settled (also where the
+        handler raises), and, before anything has begun, ValueError where the family has sites that this App does not
+        know.
+        """
+        work = self._settle(self._operation("settle", xid), sites, run=True, cancel=cancel, deadline=deadline)
+        return await self._running.run(work, xid)
+
+    async def resolve(
+        self, xid: str, *, sites: Iterable[str] | None = None, cancel: bool = True
+    ) -> Resolution | None:
+        """Settle a request without its handler: commit the winner there is, else cancel the request.
 
         Cancelling runs an empty instance, which wins unless another one is complete by then; a later submit with this
-        XID raises Cancelled. A request that is still being worked on is pre-empted: resolve what is old. `sites` are
-        those of the transaction; by default what the MIPTs say. Then None is returned where nothing is in
-        doubt because no site knows the XID, or knows more than instances that were aborted.
-
-        Raises Decided where a site could not be told, Unknown where the family could not be resolved, and, before
-        anything has begun, ValueError where the family has sites that this App does not know.
+        XID raises Cancelled (or Expired, where it is too old by then). With `cancel=False` nothing is cancelled:
+        Unknown is raised where there is no winner. Everything else is as for `settle`.
         """
-        self._check_open()
-        known = None if sites is None else self._known(sites)
-        mipts, why = await read(self._pools, known or tuple(self._pools), _checked(xid), self._limits.step_timeout)
-        entries = [(site, entry) for site, mipt in mipts.items() for entry in mipt or ()]
-        if known is None:
-            declared = {frozenset(entry.sites or (site,)) for site, entry in entries if entry.state != State.ACTIVE}
-            if len(declared) > 1:
-                raise ProtocolViolation("instances of the family declare different sites", xid=xid)
-            if not declared:
-                if why is not None:
-                    raise Unknown(f"not all sites could be asked: {why}", xid=xid) from why
-                if live(mipts):
-                    raise Unknown("the request is being worked on, and its sites are not known yet", xid=xid)
-                return None
-            known = self._known(sorted(declared.pop()))
-        family = self._family(xid, known, "read committed", limits=self._limits)
-        winner = family.decide({site: mipts[site] for site in known})
-        if winner is not None:
-            settled = await family.finish(winner)
-        else:
-            request = next((entry.request for _, entry in entries if entry.request is not None), None)
-            settled = await family.run(None, request)
-        resolution = _resolution(settled.winner)
-        settled.check_finished(xid, resolution.result)
-        return resolution
+        return await self._running.run(self._settle(self._operation("resolve", xid), sites, cancel=cancel), xid)
+
+    async def acknowledge(self, xid: str, *, sites: Iterable[str] | None = None) -> None:
+        """Say that the result of a request has arrived and will not be asked for again: the sites drop its texts.
+
+        From then on `submit` with this XID raises Expired. A decided request that a site has not been told of is
+        finished first. Where no site knows the XID there is nothing to do. `sites` are those of the transaction; by
+        default what the MIPTs say. May be repeated.
+
+        Raises Unknown where the request is not decided, or where a site could not be reached.
+        """
+        await self._running.run(self._acknowledge(self._operation("acknowledge", xid), sites), xid)
 
     def on_step(self, callback: Hook) -> None:
         """Call `callback(step)` at every named step of the protocol, awaiting it where it is async.
@@ -195,15 +222,25 @@ class App:
         this attempt, is committed at one site, at all. One site alone commits in one phase, without preparing. The
         attempt waits for the callback, so this is the place for tracing, and for killing the process in a test.
         """
-        self._hooks.append(callback)
+        self.observe(Hooked(callback))
 
-    async def close(self) -> None:
-        """Close the idle connections, and the others as they come back. For good: nothing can be submitted after."""
-        self._closed = True
-        for pool in self._pools.values():
-            await pool.close()
+    def observe(self, observer: Observer) -> None:
+        """Have `observer` told of everything that begins from now on; see pgmip.observe."""
+        # What has begun keeps the observers that it was begun with.
+        self._observers = [*self._observers, observer]
+
+    async def close(self, *, grace: float = 5.0) -> None:
+        """Shut down: begin nothing more, let what runs finish for `grace` seconds, roll back what has not, disconnect.
+
+        For good. Whoever submits from now on, or is not finished in time, gets Unknown: another server can go on. What
+        is prepared by then stays so until somebody does. May be called again, to wait no longer.
+        """
+        await self._running.close(grace)
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     async def __aenter__(self) -> Self:
+        for pool in self._pools.values():
+            await pool.open()
         return self
 
     async def __aexit__(
@@ -211,16 +248,81 @@ class App:
     ) -> None:
         await self.close()
 
-    def _family(
-        self, xid: str, sites: tuple[str, ...], isolation: Isolation, *, limits: Limits, alone: bool = False
-    ) -> Family:
-        return Family(
-            xid, sites, isolation, self._pools, self._hooks, limits=limits, parallel=self.parallel, alone=alone
-        )
+    async def _submit(
+        self, phase: Phase, transaction: _Transaction, text: str, limits: Limits, *, alone: bool
+    ) -> Any:
+        with phase:
+            family = self._family(phase, transaction.sites, transaction.isolation, alone=alone, limits=limits)
+            settled = await family.run(transaction.handler, text)
+            return settled.result(family.xid, text)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RuntimeError("the App is closed")
+    async def _settle(
+        self, phase: Phase, sites: Iterable[str] | None, *, run: bool = False, cancel: bool = True,
+        deadline: float | None = None,
+    ) -> Resolution | None:  # fmt: skip
+        with phase:
+            found = await self._find(phase, sites)
+            if found is None:
+                return None
+            transaction = self._named_in(found) if run else None
+            phase.transaction = transaction.name if transaction else None
+            family = self._family(
+                phase,
+                transaction.sites if transaction else found.sites,
+                transaction.isolation if transaction else "read committed",
+                limits=self._limits.until(deadline),
+            )
+            try:
+                settled = await self._decided(family, found, transaction, cancel=cancel)
+            except Cancelled:
+                return Resolution(True, None)
+            if settled.winner.acknowledged:
+                return None
+            resolution = _resolution(settled.winner)
+            settled.check_finished(phase.xid, resolution.result)
+            return resolution
+
+    async def _decided(
+        self, family: Family, found: Found, transaction: _Transaction | None, *, cancel: bool
+    ) -> Settled:
+        winner = family.decide(found.mipts)
+        if winner is not None:
+            return await family.finish(winner)
+        if transaction is None and not cancel:
+            raise Unknown(f"the request is not decided. {explain(found.mipts).reason}", xid=family.xid)
+        return await family.run(transaction.handler if transaction else None, found.request, settle=True)
+
+    async def _acknowledge(self, phase: Phase, sites: Iterable[str] | None) -> None:
+        with phase:
+            found = await self._find(phase, sites)
+            if found is None:
+                return
+            family = self._family(phase, found.sites, "read committed", limits=self._limits)
+            winner = family.decide(found.mipts)
+            if winner is None:
+                why = f"only a decided request can be acknowledged. {explain(found.mipts).reason}"
+                raise Unknown(why, xid=phase.xid)
+            await family.acknowledge(await family.finish(winner))
+
+    async def _find(self, phase: Phase, sites: Iterable[str] | None) -> Found | None:
+        known = None if sites is None else self._known(sites)
+        return await find(phase, self._pools, known, self._limits.step_timeout)
+
+    def _named_in(self, found: Found) -> _Transaction | None:
+        """The transaction that a family's request names, if it is known here with the family's sites."""
+        try:
+            transaction = self._transactions[parse(found.request or "")["transaction"]]
+        except (ValueError, LookupError, TypeError):
+            return None
+        return transaction if set(transaction.sites) == set(found.sites) else None
+
+    def _operation(self, name: PhaseName, xid: str, transaction: str | None = None) -> Phase:
+        return Phase(self._observers, name, checked_xid(xid), transaction=transaction)
+
+    def _family(
+        self, phase: Phase, sites: tuple[str, ...], isolation: Isolation, *, limits: Limits, alone: bool = False
+    ) -> Family:
+        return Family(phase, sites, isolation, self._pools, limits=limits, parallel=self.parallel, alone=alone)
 
     def _known(self, sites: Iterable[str]) -> tuple[str, ...]:
         if isinstance(sites, str):
@@ -236,11 +338,3 @@ def _resolution(winner: Winner) -> Resolution:
     if winner.result is None:
         return Resolution(True, None)
     return Resolution(False, parse(winner.result))
-
-
-def _checked(xid: str) -> str:
-    if not isinstance(xid, str):
-        raise TypeError(f"an XID is a string, not {type(xid).__name__}")
-    if not 1 <= len(xid.encode()) <= _LONGEST_XID or "\0" in xid:
-        raise ValueError(f"an XID has 1 to {_LONGEST_XID} bytes, none of them zero")
-    return xid

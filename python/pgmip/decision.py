@@ -17,7 +17,19 @@ from enum import StrEnum
 
 from .exceptions import ProtocolViolation
 
-__all__ = ["Decision", "Entry", "Mipts", "State", "Winner", "decide", "highest", "live"]
+__all__ = [
+    "Decision",
+    "Entry",
+    "Explanation",
+    "Mipts",
+    "Rule",
+    "State",
+    "Winner",
+    "decide",
+    "explain",
+    "highest",
+    "live",
+]
 
 
 class State(StrEnum):
@@ -38,6 +50,8 @@ class Entry:
     request: str | None = None
     result: str | None = None
     sites: tuple[str, ...] = ()
+    acknowledged: bool = False
+    """Whether it is committed and its texts have been dropped here, because nobody will ask for them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +63,37 @@ class Winner:
     result: str | None
     committed: frozenset[str]
     """The sites where it was seen committed already."""
+    acknowledged: bool = False
+    """Whether its texts were seen at no site any more, so that `request` and `result` say nothing."""
 
 
 Decision = Winner | None
+
+
+class Rule(StrEnum):
+    """Which rule gave the decision, or why there is none."""
+
+    COMMITTED = "committed"
+    """An instance is committed somewhere."""
+    COMPLETE = "complete"
+    """It is the smallest of the instances that are prepared at every site."""
+    UNDECIDED = "undecided"
+    """No instance is complete."""
+    UNREAD = "unread"
+    """Not every site has been read, and none of the others has committed an instance."""
+    VIOLATION = "violation"
+    """The MIPTs contradict each other: `decide` raises ProtocolViolation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision with its reason, for people."""
+
+    winner: Winner | None
+    rule: Rule
+    reason: str
+    """One or two sentences."""
+
 
 Mipts = Mapping[str, Sequence[Entry] | None]
 """The MIPT of every site of the family; None stands for a site that has not been read."""
@@ -64,16 +106,24 @@ def decide(mipts: Mipts) -> Decision:
     Raises ProtocolViolation where two instances were committed, or where one instance carries different requests or
     results at two sites.
     """
-    committed = {entry.xinst for _, entry in _entries(mipts) if entry.state is State.COMMITTED}
-    if len(committed) > 1:
-        raise ProtocolViolation(f"more than one instance is committed: {sorted(committed)}")
-    if committed:
-        return _winner(committed.pop(), mipts)
-    if not mipts or any(mipt is None for mipt in mipts.values()):
-        return None
-    prepared = [{entry.xinst for entry in mipt or () if entry.state is State.PREPARED} for mipt in mipts.values()]
-    complete = set.intersection(*prepared)
-    return _winner(min(complete), mipts) if complete else None
+    _, xinst = _judge(mipts)
+    return None if xinst is None else _winner(xinst, mipts)
+
+
+def explain(mipts: Mipts) -> Explanation:
+    """The decision of `decide` with its reason in words. Never raises."""
+    try:
+        rule, xinst = _judge(mipts)
+        winner = None if xinst is None else _winner(xinst, mipts)
+    except ProtocolViolation as violation:
+        return Explanation(None, Rule.VIOLATION, f"{violation}.")
+    reason = {
+        Rule.COMMITTED: _why_committed,
+        Rule.COMPLETE: _why_complete,
+        Rule.UNDECIDED: _why_undecided,
+        Rule.UNREAD: _why_unread,
+    }[rule](mipts, winner)
+    return Explanation(winner, rule, reason)
 
 
 def highest(mipts: Mipts) -> int:
@@ -87,21 +137,31 @@ def live(mipts: Mipts) -> frozenset[int]:
     return frozenset(entry.xinst for _, entry in _entries(mipts) if entry.state in alive)
 
 
+def _judge(mipts: Mipts) -> tuple[Rule, int | None]:
+    committed = {entry.xinst for _, entry in _entries(mipts) if entry.state is State.COMMITTED}
+    if len(committed) > 1:
+        raise ProtocolViolation(f"more than one instance is committed: {sorted(committed)}")
+    if committed:
+        return Rule.COMMITTED, committed.pop()
+    if not mipts or any(mipt is None for mipt in mipts.values()):
+        return Rule.UNREAD, None
+    complete = set.intersection(*(_prepared(mipt) for mipt in mipts.values()))
+    return (Rule.COMPLETE, min(complete)) if complete else (Rule.UNDECIDED, None)
+
+
 def _winner(xinst: int, mipts: Mipts) -> Winner:
-    mine = [(site, entry) for site, entry in _entries(mipts) if entry.xinst == xinst and _has_texts(entry)]
-    if len({(entry.request, entry.result) for _, entry in mine}) > 1:
+    mine = [(site, entry) for site, entry in _entries(mipts) if entry.xinst == xinst]
+    texts = {(entry.request, entry.result) for _, entry in mine if _has_texts(entry)}
+    if len(texts) > 1:
         raise ProtocolViolation(f"instance {xinst} was prepared with different requests or results")
-    return Winner(
-        xinst,
-        mine[0][1].request,
-        mine[0][1].result,
-        frozenset(site for site, entry in mine if entry.state is State.COMMITTED),
-    )
+    request, result = next(iter(texts), (None, None))
+    committed = frozenset(site for site, entry in mine if entry.state is State.COMMITTED)
+    return Winner(xinst, request, result, committed, acknowledged=not texts)
 
 
 def _has_texts(entry: Entry) -> bool:
-    # An instance that is active or was aborted has no texts to compare.
-    return entry.state in (State.PREPARED, State.COMMITTED)
+    # An instance that is active or was aborted has no texts to compare, and sites drop them one after another.
+    return entry.state in (State.PREPARED, State.COMMITTED) and not entry.acknowledged
 
 
 def _entries(mipts: Mipts) -> Iterator[tuple[str, Entry]]:
@@ -110,3 +170,46 @@ def _entries(mipts: Mipts) -> Iterator[tuple[str, Entry]]:
 
 def _rows(mipt: Sequence[Entry] | None) -> Iterable[Entry]:
     return mipt if mipt is not None else ()
+
+
+def _prepared(mipt: Sequence[Entry] | None) -> set[int]:
+    return {entry.xinst for entry in _rows(mipt) if entry.state is State.PREPARED}
+
+
+# -- reasons -----------------------------------------------------------------------------------------------------
+
+
+def _why_committed(mipts: Mipts, winner: Winner | None) -> str:
+    assert winner is not None
+    reason = f"Instance {winner.xinst} is committed at {_listed(winner.committed)}: only a winner is ever committed."
+    untold = mipts.keys() - winner.committed
+    return reason + (f" Still to be told: {_listed(untold)}." if untold else "")
+
+
+def _why_complete(mipts: Mipts, winner: Winner | None) -> str:
+    assert winner is not None
+    others = set.intersection(*(_prepared(mipt) for mipt in mipts.values())) - {winner.xinst}
+    smallest = f", and the smallest of the {len(others) + 1} that are" if others else ""
+    return f"Instance {winner.xinst} is prepared at every site ({_listed(mipts)}){smallest}. It is to be committed."
+
+
+def _why_undecided(mipts: Mipts, _: Winner | None) -> str:
+    missing = {
+        xinst: [site for site, mipt in mipts.items() if xinst not in _prepared(mipt)]
+        for xinst in sorted(set().union(*(_prepared(mipt) for mipt in mipts.values())))
+    }
+    if not missing:
+        return "No instance is prepared at any site."
+    details = "; ".join(f"{xinst} is missing at {_listed(sites)}" for xinst, sites in missing.items())
+    return f"No instance is prepared at every site: {details}. A new attempt, or one that cancels, will decide."
+
+
+def _why_unread(mipts: Mipts, _: Winner | None) -> str:
+    unread = [site for site, mipt in mipts.items() if mipt is None]
+    if not unread:
+        return "No site has been read."
+    return f"No instance was seen committed, and {_listed(unread)} could not be read: without its MIPT nobody can tell."
+
+
+def _listed(sites: Iterable[str]) -> str:
+    return ", ".join(sorted(sites))

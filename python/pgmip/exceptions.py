@@ -1,6 +1,6 @@
 """What an exception of `App.submit` and `App.resolve` means for the request.
 
-There are exactly three families, and each of them answers the one question a caller has:
+There are exactly four families, and each of them answers the one question a caller has:
 
 =================  =========================================================  ==================================
 `NothingHappened`  The request has had no effect, and this call will have     Report the failure, or try again.
@@ -8,6 +8,8 @@ There are exactly three families, and each of them answers the one question a ca
 `Decided`          The request has taken effect, exactly once. Its result is  Report the result.
                    final and attached; a site is still to be told.
 `Unknown`          The request may or may not take effect.                    Submit again with the same XID.
+`Expired`          This call did nothing, and none with this XID ever will.   Use a new XID, if you know that the
+                   What became of earlier ones is not known here any more.    request has not taken effect.
 =================  =========================================================  ==================================
 
 A business refusal ("out of stock") is none of them: it is an ordinary result.
@@ -17,19 +19,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
+
 __all__ = [
     "Cancelled",
     "Decided",
+    "Expired",
     "KeyReused",
     "NothingHappened",
     "ProtocolViolation",
+    "SiteDown",
     "SubmitError",
     "Unknown",
 ]
 
 
 class SubmitError(Exception):
-    """Base of the three families. What went wrong in the last attempt is in `__cause__`, where there is any."""
+    """Base of the four families. What went wrong in the last attempt is in `__cause__`, where there is any."""
 
     def __init__(self, message: str, *, xid: str | None = None) -> None:
         super().__init__(message)
@@ -69,6 +75,13 @@ class Decided(SubmitError):
         self.unfinished = unfinished
 
 
+class Expired(SubmitError):
+    """The XID is acknowledged, or older than the retention: its result is gone, and it never runs again.
+
+    This call had no effect. Whether an earlier one took effect is not known here any more.
+    """
+
+
 class Unknown(SubmitError):
     """The request may have taken effect or may still do so. Safe to submit again with the same XID, to any server.
 
@@ -82,3 +95,16 @@ class ProtocolViolation(Unknown):
 
     Repeating the request is harmless but will not help: an operator has to look at `mip.instances` of every site.
     """
+
+
+class SiteDown(psycopg.OperationalError):
+    """A site cannot be connected to, or could not a moment ago. Comes as `__cause__` of one of the above.
+
+    As soon as one connection has failed, everybody is told at once, until one has succeeded again.
+    """
+
+    def __init__(self, message: str, *, site: str, seconds: float) -> None:
+        super().__init__(message)
+        self.site = site
+        self.seconds = seconds
+        """For how long the site has been known to be down."""

@@ -1,58 +1,130 @@
-"""HTTP: `POST /<transaction>` with `Idempotency-Key` as XID; `asgi(app)` is the application to serve.
+"""HTTP: transactions as resources of their own, or the endpoints of an existing application as transactions.
+
+**A resource per transaction.** `asgi(app)` is an application to serve, with `POST /<transaction>`; the header
+`Idempotency-Key` is the XID, the body is the request (JSON), the answer its result::
 
     # uvicorn shop:server
     server = pgmip.http.asgi(app)
 
-The body is the request (JSON), the answer its result. Every retransmission, to any server, gets the same bytes.
+Every retransmission, to any server, gets the same bytes. `pgmip.Client` sends them.
 
-======  ==================================================================================
+======  =====================================================================================
 Status  Meaning for the request
-======  ==================================================================================
+======  =====================================================================================
 200     It has taken effect, exactly once (also where a site is still to be told).
 400     No `Idempotency-Key`, or not a usable one, or the body is not JSON. Nothing happened.
 404     There is no such transaction. Nothing happened.
-410     It has been cancelled by an operator: nothing happened, and nothing will.
+410     It has been cancelled by an operator: nothing happened, and nothing will. Or its result
+        is gone, since it was acknowledged or is older than the retention.
 422     The key belongs to another request. This one has no effect.
 500     The transaction failed and has no effect.
 503     The outcome is open: send the same request again, to any server (`Retry-After`).
-======  ==================================================================================
+======  =====================================================================================
 
-All but 200 are `application/problem+json` (RFC 9457).
+`POST /-/acknowledge` with `{"xids": [...]}` says that these results have arrived and will not be asked for again (see
+`App.acknowledge`); the answer `{"open": [...]}` names those that could not be acknowledged yet. Who knows an XID may
+send it: what is not a secret among the clients does not belong here.
+
+**Endpoints as transactions.** `IdempotencyMiddleware` goes around any ASGI application (Starlette, FastAPI, ...) and
+follows draft-ietf-httpapi-idempotency-key-header. The endpoint reaches the sites through `tx(request)`::
+
+    async def order(request):
+        store = pgmip.http.tx(request).store
+        row = await store.fetch_one("INSERT INTO orders ... RETURNING o_id", (...,))
+        return JSONResponse({"order": row.o_id}, 201)
+
+    service = Starlette(routes=[Route("/orders", order, methods=["POST"])])
+    service.add_middleware(
+        pgmip.http.IdempotencyMiddleware,
+        mip=app,
+        endpoints=[pgmip.http.Endpoint("/orders", sites=("store", "bank"))],
+        scope=lambda scope: scope["user"].username,
+    )
+
+- The endpoint runs once per attempt, perhaps at several servers at a time, and one attempt takes effect. Its response
+  (status, headers in their order, body) is recorded with it, and is what everybody gets. Not recorded are `Date` and
+  the hop-by-hop headers: those of `NOT_RECORDED`, and what `Connection` names. `Content-Length` is added. What outer
+  middleware adds to a response is not part of it.
+- A response with a status of 500 or more, and an exception, take the attempt back; they go to the client, and the next
+  request with the key runs. Every other response is a result, a 4xx too: what had been written before it is committed.
+- What a framework does behind the response (background tasks) belongs to the attempt, and delays the response.
+- The middleware sees whole bodies: of requests up to `max_body`, and of responses. The client going away is not told
+  to the endpoint; the request goes on.
+- A retransmission has the same identity, path, query, body, `Content-Type` and `Content-Encoding`, byte for byte (a
+  form in parts also the same boundary); else it is 422. All of them, and the response, are kept at every site until
+  the retention passes or somebody acknowledges them. Other headers are there for the first server only.
+- Where nobody retransmits, a sweeper repeats the request from its record, inside this process, in a server whose
+  middleware is set up. Such a repetition has no credentials, so authenticate outside of this middleware and restore
+  what the endpoint needs with `restore`: a repetition that is answered with 401, 403 or 407 is not recorded.
+- Statuses of its own: 400 without a usable key, 409 (with `concurrent="refuse"`) while the first request is running
+  in this process, 413, and 410, 422, 500 and 503 as above.
+
+All errors are `application/problem+json` (RFC 9457), whose `type` is `urn:pgmip:problem:` and one of `key-missing`,
+`key-invalid`, `bad-request`, `no-such-transaction`, `in-progress`, `cancelled`, `expired`, `too-large`, `key-reused`,
+`failed`, `unknown` and `protocol-violation`: statuses alone do not tell them apart.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import Any
-
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from typing import TYPE_CHECKING, Any
 
 from ._json import canonical, parse
+from ._key import key_of
+from ._middleware import Concurrent, Endpoint, IdempotencyMiddleware, identity, tx
+from ._problem import RETRY_AFTER, Kind, Problem
+from ._recorded import NOT_RECORDED
 from .app import App
-from .exceptions import Cancelled, Decided, KeyReused, NothingHappened, SubmitError
+from .exceptions import Decided, SubmitError
+from .tracing import continued
 
-__all__ = ["RETRY_AFTER", "asgi", "routes"]
+if TYPE_CHECKING:  # what needs no framework shall work without one
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
 
-RETRY_AFTER = 1
-"""Seconds that a 503 asks to wait."""
+__all__ = [
+    "MOST_ACKNOWLEDGED",
+    "NOT_RECORDED",
+    "RETRY_AFTER",
+    "Concurrent",
+    "Endpoint",
+    "IdempotencyMiddleware",
+    "asgi",
+    "identity",
+    "routes",
+    "tx",
+]
+
+MOST_ACKNOWLEDGED = 1000
+"""XIDs in one acknowledgement."""
 
 
 def routes(app: App) -> list[BaseRoute]:
-    """The route `POST /{transaction}`, to be mounted in a Starlette application of your own."""
+    """The routes `POST /{transaction}` and `POST /-/acknowledge`, to be mounted in a Starlette application of your own.
+
+    Needs starlette (extra `http`).
+    """
+    from starlette.routing import Route
 
     async def post(request: Request) -> Response:
-        return await _post(app, request)
+        with continued(request.headers):
+            return await _respond(_submit(app, request))
 
-    return [Route("/{transaction}", post, methods=["POST"])]
+    async def acknowledge(request: Request) -> Response:
+        return await _respond(_acknowledge(app, request))
+
+    return [
+        Route("/{transaction}", post, methods=["POST"]),
+        Route("/-/acknowledge", acknowledge, methods=["POST"]),
+    ]
 
 
 def asgi(app: App) -> Starlette:
-    """An ASGI application with that route, which closes `app` at shutdown."""
+    """An ASGI application with those routes, which closes `app` at shutdown. Needs starlette (extra `http`)."""
+    from starlette.applications import Starlette
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -62,60 +134,63 @@ def asgi(app: App) -> Starlette:
     return Starlette(routes=routes(app), lifespan=lifespan)
 
 
-async def _post(app: App, request: Request) -> Response:
-    name = request.path_params["transaction"]
-    if name not in app.transactions:
-        return _problem(404, f"there is no transaction {name!r}")
-    key = _key(request.headers.get("idempotency-key", ""))
-    if not key:
-        return _problem(400, "the header Idempotency-Key is missing")
+class _Refused(Exception):
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+
+async def _respond(work: Awaitable[Any]) -> Response:
+    from starlette.responses import Response
+
     try:
-        body = parse((await request.body()).decode())
-    except ValueError as error:
-        return _problem(400, f"the body is not JSON: {error}", key)
-    try:
-        result = await app.submit(name, body, xid=key)
-    except Decided as error:
-        result = error.result
-    except SubmitError as error:
-        return _problem(_status(error), str(error), key)
-    except ValueError as error:
-        return _problem(400, str(error), key)
+        result = await work
+    except _Refused as refused:
+        problem = refused.problem
+        return Response(problem.body, problem.status, dict(problem.headers))
     return Response(canonical(result), media_type="application/json")
 
 
-def _key(header: str) -> str:
-    """The key is a quoted string by the draft; bare ones are common and accepted."""
-    header = header.strip()
-    if len(header) >= 2 and header[0] == header[-1] == '"':
-        return header[1:-1].replace('\\"', '"').replace("\\\\", "\\")
-    return header
+async def _submit(app: App, request: Request) -> Any:
+    name = request.path_params["transaction"]
+    if name not in app.transactions:
+        raise _Refused(Problem(Kind.NO_SUCH_TRANSACTION, f"there is no transaction {name!r}"))
+    key = key_of(request.headers.getlist("idempotency-key"))
+    if isinstance(key, Problem):
+        raise _Refused(key)
+    body = await _json(request, key)
+    try:
+        return await app.submit(name, body, xid=key)
+    except Decided as error:
+        return error.result
+    except SubmitError as error:
+        raise _Refused(Problem.of(error, key)) from error
+    except ValueError as error:
+        raise _Refused(Problem(Kind.BAD_REQUEST, str(error), key)) from error
 
 
-def _status(error: SubmitError) -> int:
-    match error:
-        case KeyReused():
-            return 422
-        case Cancelled():
-            return 410
-        case NothingHappened():
-            return 500
-    return 503
+async def _acknowledge(app: App, request: Request) -> Any:
+    """One after another: this is nothing that anybody waits for."""
+    body = await _json(request)
+    xids = body.get("xids") if isinstance(body, dict) else None
+    if not isinstance(xids, list) or len(xids) > MOST_ACKNOWLEDGED:
+        raise _Refused(Problem(Kind.BAD_REQUEST, f'needs {{"xids": [...]}} with at most {MOST_ACKNOWLEDGED} of them'))
+    still_open = []
+    for xid in xids:
+        try:
+            await app.acknowledge(xid)
+        except SubmitError:
+            still_open.append(xid)
+        except (TypeError, ValueError) as error:
+            raise _Refused(Problem(Kind.BAD_REQUEST, str(error))) from error
+    return {"open": still_open}
 
 
-_TITLES = {
-    400: "Not a usable request",
-    404: "No such transaction",
-    410: "Cancelled",
-    422: "Idempotency-Key already used for another request",
-    500: "The transaction failed and has no effect",
-    503: "The outcome is open: send the request again",
-}
+async def _json(request: Request, key: str | None = None) -> Any:
+    from starlette.requests import ClientDisconnect
 
-
-def _problem(status: int, detail: str, key: str | None = None) -> Response:
-    body: dict[str, Any] = {"title": _TITLES[status], "status": status, "detail": detail}
-    if key is not None:
-        body["idempotency_key"] = key
-    headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
-    return Response(json.dumps(body), status, headers, media_type="application/problem+json")
+    try:
+        return parse((await request.body()).decode())
+    except ClientDisconnect:  # every day's business, where clients ask several servers: not worth a traceback
+        raise _Refused(Problem(Kind.BAD_REQUEST, "the client left before the end of the body", key)) from None
+    except ValueError as error:
+        raise _Refused(Problem(Kind.BAD_REQUEST, f"the body is not JSON: {error}", key)) from None

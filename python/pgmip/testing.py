@@ -1,4 +1,4 @@
-"""Private PostgreSQL clusters for tests and demos.
+"""Private PostgreSQL clusters for tests and demos::
 
     from pgmip.testing import Cluster
 
@@ -99,10 +99,14 @@ class Cluster:
         max_connections: int = 100,
         preload: Sequence[str] = ("pg_mip",),
         bindir: Path | None = None,
+        standby_of: Cluster | None = None,
     ) -> None:
         """`settings` go into postgresql.conf last, so they win over everything this class sets by itself.
 
         `fsync=False` is safe against kill_postmaster(), not against a crash of the operating system.
+
+        `standby_of`: a running cluster that this one follows; the first `start()` copies it. It names itself to its
+        primary by `name`, for synchronous_standby_names.
         """
         if os.geteuid() == 0:
             raise ClusterError(
@@ -125,7 +129,8 @@ class Cluster:
         self._root: Path | None = None
         self._socket_directory: Path | None = None
         self._port = 0
-        self._password = secrets.token_urlsafe(18)
+        self._primary = standby_of
+        self._password: str = standby_of._password if standby_of else secrets.token_urlsafe(18)
         self._process: subprocess.Popen[bytes] | None = None
 
     # Where it is -----------------------------------------------------------------------------------------------
@@ -152,6 +157,13 @@ class Cluster:
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The postmaster, and then the processes it has started; empty while it is not running."""
+        if self._process is None or not self.running:
+            return ()
+        return (self._process.pid, *_children(self._process.pid))
 
     def conninfo(self, dbname: str = "postgres", *, tcp: bool = False, **parameters: Any) -> str:
         """A connection string of the superuser. `parameters` are libpq's own, and override the others."""
@@ -199,18 +211,39 @@ class Cluster:
         self.stop(mode)
         self.start()
 
-    def kill_postmaster(self) -> None:
-        """SIGKILL the postmaster and what it started, and wait until all are gone: nothing gets to clean up."""
+    def kill_postmaster(self, *, alone: bool = False) -> None:
+        """SIGKILL the postmaster and what it started, and wait until all are gone: nothing gets to clean up.
+
+        `alone`: what it started notices by itself that its postmaster is gone, and ends; whatever does not within two
+        seconds (it has no reason to look) is killed as well.
+        """
         if self._process is None:
             return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGSTOP)  # starts nothing new
         family = [self._process.pid, *_children(self._process.pid)]
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(family[:1] if alone else family)
         self._process.wait()
         self._process = None
+        patience = time.monotonic() + 2
         while any(map(_alive, family)):
+            if alone and time.monotonic() > patience:
+                _kill(family)
             time.sleep(0.01)
+
+    def promote(self, *, timeout: float = 60) -> None:
+        """Make a standby a primary, and wait until it is. Raises ClusterError."""
+        promoted = self.run_sql(f"SELECT pg_promote(wait_seconds => {max(1, round(timeout))})")
+        if promoted != [(True,)]:
+            raise ClusterError(f"cluster {self.name!r} was not promoted:\n{self.log_tail()}")
+
+    def configure(self, settings: Mapping[str, Setting]) -> None:
+        """Change settings for good, and reload those that need no restart."""
+        self._settings.update(settings)
+        if self._root is not None:
+            self._configure()
+        if self._process is not None and self.running:
+            self._process.send_signal(signal.SIGHUP)
 
     def run_sql(self, sql: str, *, dbname: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one or more statements, each for itself, and return the rows of the last one that has rows."""
@@ -256,29 +289,50 @@ class Cluster:
         self._socket_directory = self._root
         if len(str(self._root).encode()) > _MAX_SOCKET_DIR:
             self._socket_directory = Path(tempfile.mkdtemp(prefix="pgmip-", dir="/tmp"))
-        pwfile = self._root / "password"
-        pwfile.touch(mode=0o600)
-        pwfile.write_text(self._password)
-        initdb = subprocess.run(
-            [
-                self.bindir / "initdb",
-                "--pgdata", self.data_directory,
-                "--username", SUPERUSER,
-                "--pwfile", pwfile,
-                "--auth-local=trust",  # the folder of the socket is ours alone
-                "--auth-host=scram-sha-256",
-                "--encoding=UTF8",
-                "--no-locale",
-                "--no-sync",
-            ],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
-        pwfile.unlink()
-        if initdb.returncode != 0:
-            self.remove()
-            raise ClusterError(f"initdb failed:\n{initdb.stdout}")
+        if self._primary is None:
+            self._initialise()
+        else:
+            self._copy(self._primary)
         self._port = _free_port()
         self._configure()
+
+    def _initialise(self) -> None:
+        pwfile = self.directory / "password"
+        pwfile.touch(mode=0o600)
+        pwfile.write_text(self._password)
+        self._make(
+            "initdb",
+            "--pgdata", self.data_directory,
+            "--username", SUPERUSER,
+            "--pwfile", pwfile,
+            "--auth-local=trust",  # the folder of the socket is ours alone
+            "--auth-host=scram-sha-256",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+        )  # fmt: skip
+        pwfile.unlink()
+
+    def _copy(self, primary: Cluster) -> None:
+        self._make(
+            "pg_basebackup",
+            "--pgdata", self.data_directory,
+            "--dbname", primary.conninfo(),
+            "--checkpoint=fast",
+            "--wal-method=stream",
+            "--no-sync",
+        )  # fmt: skip
+        (self.data_directory / "standby.signal").touch()
+        self._settings["primary_conninfo"] = primary.conninfo("replication", application_name=self.name)
+
+    def _make(self, program: str, *arguments: str | Path) -> None:
+        made = subprocess.run(
+            [self.bindir / program, *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        if made.returncode != 0:
+            self.remove()
+            raise ClusterError(f"{program} failed:\n{made.stdout}")
 
     def _configure(self) -> None:
         settings: dict[str, Setting] = {
@@ -366,6 +420,12 @@ def _children(pid: int) -> Iterable[int]:
     with contextlib.suppress(OSError):
         return map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return ()
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _alive(pid: int) -> bool:

@@ -8,12 +8,17 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from shop import SCHEMA, Shop, make_app
 
 from pgmip import App
 from pgmip.testing import Cluster, extension_installed
 
 Clusters = dict[str, Cluster]
+
+# The tree may be somebody else's, and the machine busy.
+settings.register_profile("pgmip", database=None, deadline=None)
+settings.load_profile("pgmip")
 
 
 def _missing() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
@@ -49,6 +50,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
+        self.on_message: Callable[[Direction], object] = lambda direction: None
+        """Called before each message that is forwarded."""
         self.trips = 0
         """Round trips so far: how often the server was ready for the next query."""
 
@@ -129,6 +132,8 @@ class Proxy:
                 if self._fault.mode is not Mode.CUT:
                     await asyncio.Event().wait()
                 raise ConnectionAbortedError
+            if not startup:
+                self.on_message(direction)
             startup = False
             self.trips += direction == "reply" and kind == b"Z"
             writer.write(kind + length + body)

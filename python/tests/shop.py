@@ -12,9 +12,11 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pgmip import App, Step, Tx
+from pgmip.sweeper import Sweeper
 from pgmip.testing import Cluster
 
 SCHEMA = {
@@ -30,6 +32,7 @@ SCHEMA = {
     """,
 }
 STOCK, BALANCE, PRICE = 10_000, 1_000_000, 7
+BUY = {"item": 1, "qty": 2}
 
 
 def make_app(conninfos: dict[str, str], **parameters: Any) -> App:
@@ -114,6 +117,7 @@ class Shop:
         sql = """
             SELECT pid, state, query FROM pg_stat_activity
             WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+                AND state <> 'starting'  -- from 18 on: a client that has gone before it was let in
         """
         for _ in range(100):  # a server needs a moment to see that its client is gone
             left = self.sql(site, sql)
@@ -123,16 +127,28 @@ class Shop:
         raise AssertionError(f"open at {site}: {left}")
 
 
-def die_at(step_name: str, xid: str, parallel: str, *conninfos: str) -> None:
-    """The body of a process that submits one request and is killed at a step of it."""
-    app = make_app(dict(zip(SCHEMA, conninfos, strict=True)), parallel=parallel == "parallel")
+def die_at(step_name: str, xid: str, mode: str, *conninfos: str) -> None:
+    """The body of a process that submits one request, or sweeps, and is killed at a step of it."""
+    app = make_app(dict(zip(SCHEMA, conninfos, strict=True)), parallel=mode == "parallel")
 
     def die(step: Step) -> None:
         if step.name == step_name:
             os.kill(os.getpid(), signal.SIGKILL)
 
     app.on_step(die)
-    asyncio.run(app.submit("buy", {"item": 1, "qty": 2}, xid=xid))
+    asyncio.run(Sweeper(app, older_than=0).sweep() if mode == "sweep" else app.submit("buy", BUY, xid=xid))
+
+
+async def kill_server_at(shop: Shop, step_name: str, xid: str, mode: str = "serial") -> None:
+    """Run that process, until it is dead. `mode`: "serial", "parallel", or "sweep" (and serial)."""
+    here = Path(__file__)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c",
+        "import runpy, sys; sys.path[:0] = sys.argv[1:3]; runpy.run_path(sys.argv[3])['die_at'](*sys.argv[4:])",
+        str(here.parent), str(here.parent.parent), str(here),
+        step_name, xid, mode, *shop.conninfos().values(),
+    )  # fmt: skip
+    assert await process.wait() == -signal.SIGKILL
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 import pytest
 from shop import Shop
 
 from pgmip import _branch
 from pgmip._branch import Branch, Instance, Lost, Prepared, Refused
+from pgmip._connection import PooledConnection
 from pgmip.xinst import new_xinst
 
 pytestmark = pytest.mark.integration
@@ -17,9 +20,17 @@ async def ignore(site: str) -> None:
     pass
 
 
+def ignore_error(error: psycopg.Error | None) -> None:
+    pass
+
+
 async def branch_of(shop: Shop, xid: str) -> Branch:
-    conn = await psycopg.AsyncConnection.connect(shop.clusters["store"].conninfo(), autocommit=True)
+    conn = await PooledConnection.connect(shop.clusters["store"].conninfo(), patience=5, ended=ignore_error)
     return Branch("store", conn, Instance(xid, new_xinst(), ("bank", "store"), "read committed"), ignore)
+
+
+def branch_over(conn: PooledConnection, xid: str) -> Branch:
+    return Branch("store", conn, Instance(xid, new_xinst(), ("store",), "read committed"), ignore)
 
 
 async def test_prepared(shop: Shop) -> None:
@@ -57,6 +68,35 @@ async def test_a_lost_connection_is_not_a_refusal(shop: Shop) -> None:
     assert isinstance(await branch.prepare("q", "r", 5), Lost)
     await branch.conn.close()
     shop.assert_clean()
+
+
+async def test_a_connection_is_as_good_after_refusals(shop: Shop) -> None:
+    """psycopg prepares what it executes often, and takes it for prepared even where the site had refused to begin."""
+    conn = await PooledConnection.connect(shop.clusters["store"].conninfo(), patience=5, ended=ignore_error)
+
+    async def refused() -> None:
+        branch = branch_over(conn, "0")
+        with psycopg.connect(shop.clusters["store"].conninfo()) as other:
+            other.execute("LOCK TABLE mip.mipt")  # lets the site answer after all has been sent
+            running = asyncio.create_task(branch.run("SELECT 1", None))
+            await until_waiting(shop, conn.info.backend_pid)
+        with pytest.raises(psycopg.DatabaseError, match="committed"):
+            await running
+        await branch.rollback(5)
+
+    for number in range(12):
+        branch = branch_over(conn, str(number))
+        await branch.run("SELECT 1", None)
+        assert isinstance(await branch.commit_one_phase("q", "r", 5), Prepared)
+        if number % 6 == 0:
+            await refused()
+        await refused()
+    await conn.close()
+
+
+async def until_waiting(shop: Shop, pid: int) -> None:
+    while not shop.sql("store", f"SELECT 1 FROM pg_locks WHERE pid = {pid} AND NOT granted"):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def test_nothing_can_be_added_to_what_is_over(shop: Shop) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -14,6 +15,11 @@ import pytest
 
 import pgmip
 from pgmip.testing import Cluster, ClusterError, find_bindir
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.05)
 
 
 def test_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +47,29 @@ def test_life_of_a_cluster() -> None:
         directory = cluster.directory
     assert not directory.exists()
     cluster.remove()
+
+
+@pytest.mark.integration
+def test_a_standby_takes_over() -> None:
+    with Cluster("first", preload=()) as first, Cluster("second", preload=(), standby_of=first) as second:
+        first.configure({"synchronous_standby_names": "second"})
+        wait_for(lambda: first.run_sql("SELECT sync_state FROM pg_stat_replication") == [("sync",)])
+        first.run_sql("CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
+        first.kill_postmaster()
+        second.promote()
+        second.run_sql("INSERT INTO t VALUES (2)")
+        second.restart()
+        assert second.run_sql("TABLE t") == [(1,), (2,)]
+        psycopg.connect(second.conninfo(tcp=True)).close()
+
+
+@pytest.mark.integration
+def test_a_postmaster_dies_alone() -> None:
+    with Cluster("alone", preload=()) as cluster:
+        assert len(cluster.pids) > 1
+        cluster.kill_postmaster(alone=True)
+        assert cluster.pids == ()
+        cluster.start()  # which is refused while anything of it is left
 
 
 @pytest.mark.integration

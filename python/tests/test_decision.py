@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmip.decision import Entry, State, decide, highest, live
+from pgmip.decision import Entry, Rule, State, decide, explain, highest, live
 from pgmip.exceptions import ProtocolViolation
 
 STATES = [None, *State]  # None: the site has never heard of the instance
@@ -77,6 +77,22 @@ def test_one_instance_with_two_results_is_a_violation() -> None:
         decide({"a": (Entry(1, State.PREPARED, "q", "r"),), "b": (Entry(1, State.PREPARED, "q", "other"),)})
 
 
+def test_sites_acknowledge_one_after_another() -> None:
+    whole, bare = Entry(1, State.COMMITTED, "q", "r"), Entry(1, State.COMMITTED, acknowledged=True)
+    for mipts in ({"a": (whole,), "b": (bare,)}, {"a": (Entry(1, State.PREPARED, "q", "r"),), "b": (bare,)}):
+        winner = decide(mipts)
+        assert winner is not None
+        assert (winner.request, winner.result, winner.acknowledged) == ("q", "r", False)
+        assert "b" in winner.committed
+    for mipt in ((bare,), (), None):
+        winner = decide({"a": (bare,), "b": mipt})
+        assert winner is not None
+        assert (winner.request, winner.result, winner.acknowledged) == (None, None, True)
+    cancelled = decide({"a": (Entry(1, State.COMMITTED),)})
+    assert cancelled is not None
+    assert not cancelled.acknowledged
+
+
 def test_highest_and_live() -> None:
     mipts = {
         "a": (Entry(3, State.ABORTED), Entry(5, State.ACTIVE)),
@@ -86,6 +102,47 @@ def test_highest_and_live() -> None:
     assert highest(mipts) == 9
     assert live(mipts) == {4, 5}
     assert highest({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("mipts", "rule", "words"),
+    [
+        (
+            {"a": [Entry(4, State.COMMITTED)], "b": [Entry(4, State.PREPARED)]},
+            Rule.COMMITTED,
+            ["Instance 4 is committed at a", "Still to be told: b"],
+        ),
+        ({"a": [Entry(4, State.COMMITTED)]}, Rule.COMMITTED, ["Instance 4 is committed at a"]),
+        (
+            {site: [Entry(4, State.PREPARED), Entry(7, State.PREPARED)] for site in "ab"},
+            Rule.COMPLETE,
+            ["Instance 4 is prepared at every site (a, b), and the smallest of the 2"],
+        ),
+        (
+            {"a": [Entry(4, State.PREPARED)], "b": [Entry(4, State.ACTIVE), Entry(7, State.PREPARED)]},
+            Rule.UNDECIDED,
+            ["4 is missing at b; 7 is missing at a", "will decide"],
+        ),
+        ({"a": [], "b": [Entry(4, State.ABORTED)]}, Rule.UNDECIDED, ["No instance is prepared at any site"]),
+        ({"a": [Entry(4, State.PREPARED)], "b": None}, Rule.UNREAD, ["b could not be read"]),
+        ({}, Rule.UNREAD, ["No site has been read"]),
+        ({"a": [Entry(4, State.COMMITTED)], "b": [Entry(5, State.COMMITTED)]}, Rule.VIOLATION, ["more than one"]),
+        (
+            {"a": [Entry(4, State.PREPARED, "q", "r")], "b": [Entry(4, State.PREPARED, "q", "s")]},
+            Rule.VIOLATION,
+            ["different requests or results"],
+        ),
+    ],
+)
+def test_explain(mipts: dict[str, list[Entry] | None], rule: Rule, words: list[str]) -> None:
+    explanation = explain(mipts)
+    assert explanation.rule is rule
+    for part in words:
+        assert part in explanation.reason
+    if rule is Rule.VIOLATION:
+        assert explanation.winner is None
+    else:
+        assert explanation.winner == decide(mipts)
 
 
 entries = st.builds(Entry, st.integers(1, 2**63 - 1), st.sampled_from(State), st.just("q"), st.just("r"))
@@ -103,3 +160,5 @@ def test_order_of_rows_and_sites_does_not_matter(family: dict[str, list[Entry]],
     for rows in shuffled.values():
         random.shuffle(rows)  # type: ignore[attr-defined]
     assert answer(family) == answer(shuffled)
+    explanation = explain(family)
+    assert explanation.winner == (None if explanation.rule is Rule.VIOLATION else decide(family))

@@ -9,30 +9,11 @@ from typing import Any
 import httpx
 import pytest
 from shop import Shop
+from web import FakeApp
 
-from pgmip import App, Cancelled, Decided, KeyReused, NothingHappened, ProtocolViolation, Unknown
+from pgmip import App, Cancelled, Decided, Expired, KeyReused, NothingHappened, ProtocolViolation, Unknown
 from pgmip.http import asgi
 from pgmip.xinst import new_xid
-
-
-class FakeApp(App):
-    """Answers every request with `answer`, or raises it."""
-
-    answer: Any = None
-    asked: tuple[str, Any, str | None]
-
-    def __init__(self) -> None:
-        super().__init__({"store": ""})
-        self.transaction(sites=("store",), name="buy")(self._never)
-
-    async def _never(self, tx: Any, request: Any) -> Any:
-        raise AssertionError("not to be called")
-
-    async def submit(self, name: str, request: Any, xid: str | None = None, **limits: Any) -> Any:
-        self.asked = (name, request, xid)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
 
 
 def client_of(app: App) -> httpx.AsyncClient:
@@ -55,34 +36,40 @@ async def test_a_result(fake: FakeApp, client: httpx.AsyncClient) -> None:
     response = await client.post("/buy", headers={"Idempotency-Key": "k"}, json={"item": 1})
     assert (response.status_code, response.content) == (200, b'{"a":[null,"\\u00e9"],"b":1}')
     assert response.headers["content-type"] == "application/json"
-    assert fake.asked == ("buy", {"item": 1}, "k")
-
-
-@pytest.mark.parametrize(("header", "key"), [('"a b"', "a b"), (" bare ", "bare"), (r'"q\"b\\s"', 'q"b\\s')])
-async def test_keys(fake: FakeApp, client: httpx.AsyncClient, header: str, key: str) -> None:
-    await client.post("/buy", headers={"Idempotency-Key": header}, json=None, content="1")
-    assert fake.asked[2] == key
+    assert fake.asked == [("buy", {"item": 1}, "k")]
 
 
 @pytest.mark.parametrize(
-    ("raised", "status"),
+    ("header", "key"), [('"a b"', "a b"), (" bare ", "bare"), (r'"q\"b\\s"', 'q"b\\s'), ('"k";x=1', "k")]
+)
+async def test_keys(fake: FakeApp, client: httpx.AsyncClient, header: str, key: str) -> None:
+    await client.post("/buy", headers={"Idempotency-Key": header}, json=None, content="1")
+    assert fake.asked[0][2] == key
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "kind"),
     [
-        (KeyReused("other payload"), 422),
-        (Cancelled("by an operator"), 410),
-        (NothingHappened("a bug"), 500),
-        (Unknown("lost"), 503),
-        (ProtocolViolation("two winners"), 503),
-        (ValueError("an XID has 1 to 128 bytes"), 400),
+        (KeyReused("other payload"), 422, "key-reused"),
+        (Cancelled("by an operator"), 410, "cancelled"),
+        (Expired("acknowledged"), 410, "expired"),
+        (NothingHappened("a bug"), 500, "failed"),
+        (Unknown("lost"), 503, "unknown"),
+        (ProtocolViolation("two winners"), 503, "protocol-violation"),
+        (ValueError("an XID has 1 to 128 bytes"), 400, "bad-request"),
     ],
 )
-async def test_problems(fake: FakeApp, client: httpx.AsyncClient, raised: Exception, status: int) -> None:
+async def test_problems(
+    fake: FakeApp, client: httpx.AsyncClient, raised: Exception, status: int, kind: str
+) -> None:
     fake.answer = raised
     response = await client.post("/buy", headers={"Idempotency-Key": "k"}, content="{}")
     assert response.status_code == status
     assert response.headers["content-type"] == "application/problem+json"
     assert ("retry-after" in response.headers) == (status == 503)
     problem = response.json()
-    assert (problem["status"], problem["detail"]) == (status, str(raised))
+    assert (problem["status"], problem["detail"], problem["idempotency_key"]) == (status, str(raised), "k")
+    assert problem["type"] == f"urn:pgmip:problem:{kind}"
 
 
 async def test_decided_is_a_result(fake: FakeApp, client: httpx.AsyncClient) -> None:
@@ -92,20 +79,55 @@ async def test_decided_is_a_result(fake: FakeApp, client: httpx.AsyncClient) -> 
 
 
 @pytest.mark.parametrize(
-    ("path", "headers", "body", "status"),
+    ("path", "headers", "body", "status", "kind"),
     [
-        ("/buy", {}, "{}", 400),
-        ("/buy", {"Idempotency-Key": ""}, "{}", 400),
-        ("/buy", {"Idempotency-Key": '""'}, "{}", 400),
-        ("/buy", {"Idempotency-Key": "k"}, "{", 400),
-        ("/buy", {"Idempotency-Key": "k"}, b"\xff", 400),
-        ("/sell", {"Idempotency-Key": "k"}, "{}", 404),
+        ("/buy", [], "{}", 400, "key-missing"),
+        ("/buy", [("Idempotency-Key", "")], "{}", 400, "key-missing"),
+        ("/buy", [("Idempotency-Key", '""')], "{}", 400, "key-invalid"),
+        ("/buy", [("Idempotency-Key", '"k')], "{}", 400, "key-invalid"),
+        ("/buy", [("Idempotency-Key", '"\\k"')], "{}", 400, "key-invalid"),
+        ("/buy", [("Idempotency-Key", "k, l")], "{}", 400, "key-invalid"),
+        ("/buy", [("Idempotency-Key", "k"), ("Idempotency-Key", "k")], "{}", 400, "key-invalid"),
+        ("/buy", [("Idempotency-Key", "k")], "{", 400, "bad-request"),
+        ("/buy", [("Idempotency-Key", "k")], b"\xff", 400, "bad-request"),
+        ("/sell", [("Idempotency-Key", "k")], "{}", 404, "no-such-transaction"),
     ],
 )
-async def test_unusable(client: httpx.AsyncClient, path: str, headers: Any, body: Any, status: int) -> None:
+async def test_unusable(
+    client: httpx.AsyncClient, path: str, headers: Any, body: Any, status: int, kind: str
+) -> None:
     response = await client.post(path, headers=headers, content=body)
     assert response.status_code == status
     assert response.json()["status"] == status
+    assert response.json()["type"] == f"urn:pgmip:problem:{kind}"
+
+
+async def test_acknowledgement(fake: FakeApp, client: httpx.AsyncClient) -> None:
+    fake.undecided = {"b"}
+    response = await client.post("/-/acknowledge", json={"xids": ["a", "b", "c"]})
+    assert (response.status_code, response.json()) == (200, {"open": ["b"]})
+    assert fake.acknowledged == ["a", "c"]
+
+
+@pytest.mark.parametrize("body", [[], {}, {"xids": "a"}, {"xids": [1]}, {"xids": [""]}, {"xids": ["a"] * 1001}])
+async def test_unusable_acknowledgement(fake: FakeApp, client: httpx.AsyncClient, body: Any) -> None:
+    response = await client.post("/-/acknowledge", json=body)
+    assert (response.status_code, response.json()["type"]) == (400, "urn:pgmip:problem:bad-request")
+    assert fake.acknowledged == []
+
+
+async def test_a_client_that_leaves_in_the_middle(fake: FakeApp) -> None:
+    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": "/buy", "headers": [(b"idempotency-key", b"k")]}
+    await asgi(fake)(scope, receive, send)
+    assert fake.asked == []
 
 
 async def test_only_post(client: httpx.AsyncClient) -> None:

@@ -1,0 +1,99 @@
+"""Whether a site was there a moment ago, so that nobody has to wait to find out that it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import psycopg
+
+from .exceptions import SiteDown
+
+__all__ = ["Circuit"]
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 1.0
+_HICCUP = 1.0
+
+
+class Circuit:
+    """Broken by the first failure to connect, for everybody at once; closed by the next success.
+
+    While it is broken, and only then, the site is probed: first soon, then about once in a second. Within the first
+    second that is waited for; later everybody is told at once.
+    """
+
+    def __init__(self, site: str, probe: Callable[[], Awaitable[None]]) -> None:
+        """`probe` tries to connect; what came of it is told to `connected`, as it is of every other connection."""
+        self._site = site
+        self._probe = probe
+        self._why: psycopg.OperationalError | None = None
+        self._since = 0.0
+        self._waiting: set[asyncio.Timeout] = set()
+        self._prober: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
+
+    @property
+    def broken(self) -> bool:
+        return self._why is not None
+
+    def error(self) -> SiteDown:
+        """What to tell those who would have to wait."""
+        seconds = time.monotonic() - self._since
+        return SiteDown(f"site {self._site!r} is down: {self._why}", site=self._site, seconds=seconds)
+
+    def connected(self, error: psycopg.OperationalError | None) -> None:
+        """Somebody has connected, or has failed to."""
+        if error is None:
+            self._why = None
+            self._closed.set()
+            return
+        if self._why is None:
+            self._closed.clear()
+            self._since = time.monotonic()
+            self._prober = asyncio.create_task(self._probe_until_closed(), name=f"pgmip probes {self._site}")
+        self._why = error
+        for timeout in self._waiting:
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def wait_closed(self) -> None:
+        """Wait for a site that has only just gone. Raises SiteDown where it is not back within a second."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._since + _HICCUP - time.monotonic()):
+                await self._closed.wait()
+        if self.broken:
+            raise self.error()
+
+    @asynccontextmanager
+    async def guard(self) -> AsyncIterator[None]:
+        """End the wait in the block with SiteDown as soon as the circuit breaks."""
+        timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                self._waiting.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._waiting.discard(timeout)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise self.error() from self._why
+
+    async def close(self) -> None:
+        """Probe no more."""
+        if self._prober is not None:
+            self._prober.cancel()
+            await asyncio.gather(self._prober, return_exceptions=True)
+
+    async def _probe_until_closed(self) -> None:
+        pause = _FIRST_PAUSE
+        while self.broken:
+            await asyncio.sleep(pause * random.uniform(0.5, 1))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            with contextlib.suppress(psycopg.OperationalError):
+                await self._probe()

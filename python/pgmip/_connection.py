@@ -1,0 +1,88 @@
+"""A connection to a site: how it is made, whether it is any good, and how to end it without asking the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg_pool import AsyncConnectionPool
+
+__all__ = ["Connection", "PooledConnection", "cut", "cut_after", "is_silent", "is_usable"]
+
+
+Connection = psycopg.AsyncConnection[Any]
+
+
+class PooledConnection(Connection):
+    """Outside any transaction until told otherwise (autocommit)."""
+
+    heard: float
+    """When the server was last known to answer, by the monotonic clock."""
+    pool: AsyncConnectionPool[PooledConnection]
+    """Where it was taken from."""
+
+    @classmethod
+    async def connect(  # type: ignore[override]
+        cls, conninfo: str = "", *, patience: float, ended: Callable[[psycopg.OperationalError | None], None],
+        **kwargs: Any,
+    ) -> Self:  # fmt: skip
+        """Connect within `patience` seconds, and tell `ended` of the error, or of None."""
+        try:
+            async with asyncio.timeout(patience):
+                # In SQL_ASCII, a database's or $PGCLIENTENCODING's, psycopg would have bytes for text.
+                conn = await super().connect(conninfo, autocommit=True, client_encoding="utf-8", **kwargs)
+        except TimeoutError:
+            error = psycopg.OperationalError(f"no connection within {patience:g} s")
+            ended(error)
+            raise error from None
+        except psycopg.OperationalError as error:
+            ended(error)
+            raise
+        ended(None)
+        conn.heard = time.monotonic()
+        return conn
+
+
+def is_silent(conn: Connection) -> bool:
+    """Whether the connection stands, as far as is known here, and has nothing to say.
+
+    While no statement runs, what can be read is the end of the connection, or a farewell.
+    """
+    if conn.closed:
+        return False
+    poll = select.poll()
+    poll.register(conn.pgconn.socket, select.POLLIN)
+    return not poll.poll(0)
+
+
+def is_usable(conn: Connection) -> bool:
+    """Whether a transaction can begin here."""
+    return not conn.closed and conn.pgconn.transaction_status == TransactionStatus.IDLE and is_silent(conn)
+
+
+@contextmanager
+def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
+    """Cut the connection if the block takes longer.
+
+    Unlike a cancellation this asks nothing of the server, so it also ends a wait for one that has stopped talking.
+    """
+    timer = asyncio.get_running_loop().call_later(seconds, cut, conn)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def cut(conn: Connection) -> None:
+    """End a connection without a word to the server: what waits for its answer gets psycopg.OperationalError."""
+    if not conn.closed:
+        with socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
+            wire.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,5 @@
+"""`python -m pgmip.cli` is `pgmip`."""
+
+from . import main
+
+main()

@@ -1,0 +1,269 @@
+"""`Client`: one call per request, whatever becomes of the servers meanwhile::
+
+    async with pgmip.Client(["http://app1:8000", "http://app2:8000"]) as client:
+        result = await client.submit("buy_confirm", {"basket": 7})
+
+A request goes to one server of `pgmip.http.asgi`. On an error or a time-out the same request, with the same XID, goes
+to the next one; any of them may have it done already, or be about to, and the result is the same. Needs httpx (extra
+`client`). `SyncClient` is the same for code without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from ._acknowledger import Acknowledger
+from ._call import Answer, Call, Failure, Final, Server, Verdict
+from ._json import canonical, parse
+from ._key import format_key
+from ._portal import Portal
+from ._problem import MEDIA_TYPE, Kind, Problem
+from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, SubmitError, Unknown
+from .tracing import inject
+from .xinst import checked_xid, new_xid
+
+__all__ = ["Client", "SyncClient"]
+
+_FINAL: dict[Kind, type[SubmitError]] = {
+    Kind.CANCELLED: Cancelled,
+    Kind.EXPIRED: Expired,
+    Kind.KEY_REUSED: KeyReused,
+}
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_BUSY = (408, 425, 429)
+
+
+class Client:
+    """Sends requests to app servers, and sends them again. Any number of calls may run at a time."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        deadline: float = 30.0,
+        timeout: float = 10.0,
+        connect_timeout: float = 2.0,
+        hedge_after: float | None = None,
+        acknowledge: bool = True,
+        **options: Any,
+    ) -> None:
+        """`servers`: base URLs of servers of `pgmip.http.asgi`, in any order. All times are seconds.
+
+        `deadline`: of a call. `timeout`: how long to wait for a server's answer before the next one is asked, doubled
+        each time the same one is asked again. `connect_timeout`: how long for a connection. `hedge_after`: ask another
+        server beside when there is no answer by then, a further one after twice that time, and so on; siblings do not
+        wait for each other, so this costs work but no time. `acknowledge`: see the method of that name. `options` go to
+        httpx.AsyncClient (`headers`, `auth`, `verify`, `cert`, `http2`, `trust_env` ...).
+        """
+        if isinstance(servers, str) or not servers:
+            raise ValueError("servers are given as a sequence of base URLs, at least one")
+        for seconds in (deadline, timeout, connect_timeout, hedge_after):
+            if seconds is not None and not seconds > 0:
+                raise ValueError(f"times are seconds and positive, not {seconds!r}")
+        self._servers = [Server(_base(url)) for url in servers]
+        self._deadline = deadline
+        self._timeout = timeout
+        self._hedge_after = hedge_after
+        options.setdefault("limits", httpx.Limits(max_connections=None, max_keepalive_connections=100))
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=connect_timeout), **options)
+        self._acknowledger = Acknowledger(self._send_acknowledgements) if acknowledge else None
+
+    async def submit(
+        self, name: str, request: Any, *, xid: str | None = None, deadline: float | None = None
+    ) -> Any:
+        """Run a transaction exactly once per XID, and return its result; by default with a new XID.
+
+        Raises what `App.submit` raises, with the same meaning: NothingHappened (KeyReused, Cancelled), Expired,
+        LookupError for an unknown transaction, TypeError or ValueError for what cannot be a request or an XID; and
+        Unknown, but only when the deadline has passed. Unknown is also raised then where a server says that the
+        transaction has failed while what became of an earlier transmission is not known: it may still succeed.
+
+        When cancelled the request may or may not take effect: submit it again, with an XID of your own.
+        """
+        if deadline is not None and not deadline > 0:
+            raise ValueError(f"the deadline is in seconds and positive, not {deadline!r}")
+        body = canonical(request).encode()
+        known_as = new_xid() if xid is None else checked_xid(xid)
+        headers = {"Idempotency-Key": format_key(known_as), "Content-Type": "application/json"}
+        inject(headers)
+
+        async def send(server: Server, patience: float) -> Verdict:
+            return await self._send(server, f"/{quote(name, safe='')}", body, headers, known_as, patience)
+
+        call = Call(
+            self._servers,
+            send,
+            xid=known_as,
+            deadline=asyncio.get_running_loop().time() + (self._deadline if deadline is None else deadline),
+            timeout=self._timeout,
+            hedge_after=self._hedge_after,
+        )
+        result = await call.run()
+        if xid is None:
+            self.acknowledge(known_as)
+        return result
+
+    def acknowledge(self, xid: str) -> None:
+        """Let the sites forget what this XID's result was; from now on nobody may ask for it again.
+
+        `submit` does so by itself for an XID of its own making, once the caller has the result; whoever brings an XID
+        says himself when he needs it no more. Told to a server some time later, many at a time, and if that fails
+        often enough never: then the entry stays for its retention.
+        """
+        if self._acknowledger is not None:
+            self._acknowledger.add(xid)
+
+    async def close(self) -> None:
+        """Close all connections, after a last attempt to deliver acknowledgements."""
+        if self._acknowledger is not None:
+            await self._acknowledger.close()
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _send(
+        self, server: Server, path: str, body: bytes, headers: dict[str, str], xid: str, patience: float
+    ) -> Verdict:
+        """One transmission."""
+        try:
+            async with asyncio.timeout(patience):
+                response = await self._http.post(server.url + path, content=body, headers=headers)
+        except TimeoutError:
+            why = f"no answer from {server.url} within {patience:g} s"
+            return Failure(Unknown(why, xid=xid), open=True, again=True)
+        except _NOT_SENT as error:
+            return Failure(_because(error, f"{server.url} cannot be reached", xid), open=False, again=True)
+        except httpx.RequestError as error:
+            return Failure(_because(error, f"the connection to {server.url} was lost", xid), open=True, again=True)
+        return _verdict(response, xid)
+
+    async def _send_acknowledgements(self, xids: Sequence[str]) -> Sequence[str]:
+        """Tell some server. Those that have to be told again."""
+        shuffled = random.sample(self._servers, len(self._servers))
+        server = min(shuffled, key=lambda server: server.failed_at)
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._http.post(f"{server.url}/-/acknowledge", json={"xids": list(xids)})
+            still_open = response.json()["open"]
+        except (TimeoutError, httpx.RequestError):
+            server.failed_at = asyncio.get_running_loop().time()
+            return xids
+        except (ValueError, TypeError, KeyError):  # not an answer to this
+            return xids
+        return [xid for xid in xids if xid in still_open]
+
+
+class SyncClient:
+    """`Client` for code without an event loop; its calls may come from any number of threads.
+
+    The work is done by a thread of its own.
+    """
+
+    def __init__(self, servers: Sequence[str], **options: Any) -> None:
+        """As for `Client`."""
+        self._portal = Portal("pgmip.SyncClient")
+        try:
+            self._client = Client(servers, **options)
+        except BaseException:
+            self._portal.close()
+            raise
+
+    def submit(self, name: str, request: Any, *, xid: str | None = None, deadline: float | None = None) -> Any:
+        """As `Client.submit`."""
+        return self._portal.call(self._client.submit(name, request, xid=xid, deadline=deadline))
+
+    def acknowledge(self, xid: str) -> None:
+        """As `Client.acknowledge`."""
+        self._portal.soon(self._client.acknowledge, xid)
+
+    def close(self) -> None:
+        """As `Client.close`."""
+        try:
+            self._portal.call(self._client.close())
+        finally:
+            self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _base(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"not the base URL of a server: {url!r} ({error})") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise ValueError(f"not the base URL of a server: {url!r}")
+    return url.rstrip("/")
+
+
+def _because(error: Exception, why: str, xid: str) -> SubmitError:
+    unknown = Unknown(f"{why}: {error or type(error).__name__}", xid=xid)
+    unknown.__cause__ = error
+    return unknown
+
+
+def _verdict(response: httpx.Response, xid: str) -> Verdict:
+    """What an answer means. One that is not from an app server says nothing, unless that it cannot have got there."""
+    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    problem = Problem.read(response.content) if media_type == MEDIA_TYPE else None
+    if problem is not None:
+        return _of_problem(problem, _rest(response), xid)
+    if response.status_code == 200 and media_type == "application/json" and _is_whole(response):
+        try:
+            return Answer(parse(response.content.decode()))
+        except ValueError:
+            pass
+    why = f"{response.request.url.copy_with(path='/')} answered with status {response.status_code}, which is no result"
+    if response.status_code in _BUSY:
+        return Failure(NothingHappened(why, xid=xid), open=False, again=True, rest=_rest(response))
+    if 300 <= response.status_code < 500:
+        return Failure(NothingHappened(why, xid=xid), open=False, again=False)
+    return Failure(Unknown(why, xid=xid), open=True, again=True, rest=_rest(response))
+
+
+def _of_problem(problem: Problem, rest: float, xid: str) -> Verdict:
+    match problem.kind:
+        case Kind.CANCELLED | Kind.EXPIRED | Kind.KEY_REUSED:
+            return Final(_FINAL[problem.kind](problem.detail, xid=xid))
+        case Kind.FAILED:
+            return Failure(NothingHappened(problem.detail, xid=xid), open=False, again=False)
+        case Kind.IN_PROGRESS:
+            return Failure(NothingHappened(problem.detail, xid=xid), open=False, again=True, rest=rest)
+        case Kind.UNKNOWN:
+            return Failure(Unknown(problem.detail, xid=xid), open=True, again=True, rest=rest)
+        case Kind.PROTOCOL_VIOLATION:
+            return Failure(ProtocolViolation(problem.detail, xid=xid), open=True, again=True, rest=rest)
+        case Kind.NO_SUCH_TRANSACTION:
+            return Failure(LookupError(problem.detail), open=False, again=False)
+    return Failure(ValueError(problem.detail), open=False, again=False)
+
+
+def _is_whole(response: httpx.Response) -> bool:
+    """Whether the end of the body is marked; else the end of the connection, which may come early, looks like it."""
+    framed = "content-length" in response.headers or "transfer-encoding" in response.headers
+    return framed or not response.http_version.startswith("HTTP/1")
+
+
+def _rest(response: httpx.Response) -> float:
+    """The seconds of `Retry-After`. Its other form, a date, is not used by anybody who means seconds."""
+    value = response.headers.get("retry-after", "").strip()
+    return float(value) if value.isdecimal() and len(value) < 6 else 0.0

@@ -1,0 +1,109 @@
+"""Logging: what an App does, as records of the standard library's logger `pgmip`, with fields for machines.
+
+Every App logs. Where nothing is configured Python prints what is a warning or worse; for the rest::
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(pgmip.logs.JsonFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+========  ==================================================================================================
+Level     What
+========  ==================================================================================================
+ERROR     The MIPTs contradict each other (`protocol_violation`); an observer has failed.
+WARNING   A site cannot be reached or does not answer; an operation has ended `unknown`, `decided` with a site
+          still to be told, or `nothing_happened`.
+INFO      A failed attempt; an operation that found a sibling's work and completed it, or was refused.
+DEBUG     Everything else: all phases with their durations.
+========  ==================================================================================================
+
+The fields of a record (`extra`) are FIELDS: `error` (the class of the exception) and `sqlstate` are those of a failure,
+`decision` is an operation's. Never a request, a result, a row or the text of an exception, which may quote them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from ._sqlstate import sqlstate
+from .observe import Observer, Phase
+
+__all__ = ["FIELDS", "JsonFormatter", "Logs"]
+
+FIELDS = (
+    "phase", "xid", "xinst", "site", "transaction", "outcome", "seconds", "error", "sqlstate", "decision",
+)  # fmt: skip
+"""What records carry beside what every record has; None where it does not apply."""
+
+_OF_THE_SITE = frozenset({"connection", "server_down", "timeout", "out_of_memory", "too_many_connections"})
+_WARNINGS = frozenset({"unknown", "decided", "nothing_happened"})
+
+
+class Logs(Observer):
+    """Logs the end of every phase. Every App has one."""
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("pgmip")
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        level = _level(phase)
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, _message(phase), extra=_fields(phase, time.perf_counter() - began))
+
+
+class JsonFormatter(logging.Formatter):
+    """One line of JSON per record: time (UTC), level, logger, message, the FIELDS that it has, and any traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def _level(phase: Phase) -> int:
+    if phase.outcome == "protocol_violation":
+        return logging.ERROR
+    if phase.site is not None:
+        return logging.WARNING if phase.outcome in _OF_THE_SITE else logging.DEBUG
+    if phase.outcome in _WARNINGS:
+        return logging.WARNING
+    if phase.name == "handler":
+        return logging.DEBUG  # its attempt tells
+    return logging.INFO if phase.error is not None or phase.decision == "sibling" else logging.DEBUG
+
+
+def _message(phase: Phase) -> str:
+    what = phase.name if phase.transaction is None else f"{phase.name} {phase.transaction}"
+    where = "" if phase.site is None else f" at {phase.site}"
+    how = phase.outcome if phase.decision is None else f"{phase.outcome} ({phase.decision})"
+    return f"{what}{where}: {how}"
+
+
+def _fields(phase: Phase, seconds: float) -> dict[str, object]:
+    error = phase.error
+    return {
+        "phase": phase.name,
+        "xid": phase.xid,
+        "xinst": phase.xinst,
+        "site": phase.site,
+        "transaction": phase.transaction,
+        "outcome": phase.outcome,
+        "seconds": round(seconds, 6),
+        "error": None if error is None else type(error).__name__,
+        "sqlstate": sqlstate(error),
+        "decision": phase.decision,
+    }

@@ -1,0 +1,263 @@
+"""The sync twin of `pgmip.App`, for code without an event loop: the same calls, and handlers that are plain functions::
+
+    app = pgmip.sync.App(sites={"store": "service=store", "bank": "service=bank"})
+
+    @app.transaction(sites=("store", "bank"))
+    def buy_confirm(tx, request):
+        order = tx.store.fetch_one("INSERT INTO orders ... RETURNING o_id", (...,))
+        tx.bank.execute("UPDATE account SET balance = balance - %s ...", (...,))
+        return {"order": order.o_id}
+
+    with app:
+        result = app.submit("buy_confirm", {"basket": 7}, xid="8f1c...")
+
+An App has an event loop in a thread of its own, which does what `pgmip.App` does, and worker threads for the handlers.
+Its methods can be called from any number of threads, handlers included.
+
+A thread cannot be stopped from outside. Where an attempt ends before its handler does (at the deadline, say), the
+statement that the handler waits for is cancelled, its transaction is rolled back at once, and what the handler tries
+next in it raises RuntimeError. A handler that never returns keeps its thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from psycopg.abc import Params
+
+from . import app as _app
+from ._branch import Statement
+from ._portal import Portal
+from .app import Isolation, Resolution
+from .exceptions import Unknown
+from .observe import Hook, Observer
+
+__all__ = ["App", "Handler", "Site", "Tx"]
+
+T = TypeVar("T")
+
+
+class Site:
+    """What a handler sees of a site: `tx.store`. As `pgmip.Site`, without `await`."""
+
+    def __init__(self, tx: Tx, site: _app.Site) -> None:
+        self._tx = tx
+        self._site = site
+
+    def execute(self, sql: Statement, params: Params | None = None) -> int:
+        """Run a statement; the number of rows it touched, -1 where PostgreSQL tells none."""
+        return self._tx._call(self._site.execute(sql, params))
+
+    def fetch_one(self, sql: Statement, params: Params | None = None) -> Any:
+        """Run a statement; its first row, with an attribute per column (`row.o_id`), or None."""
+        return self._tx._call(self._site.fetch_one(sql, params))
+
+    def fetch_all(self, sql: Statement, params: Params | None = None) -> list[Any]:
+        """Run a statement; all of its rows, as in `fetch_one`."""
+        return self._tx._call(self._site.fetch_all(sql, params))
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """`with tx.store.savepoint():` undoes what the block did here if it raises, and nothing else."""
+        savepoint = self._site.savepoint()
+        self._tx._call(savepoint.__aenter__())
+        try:
+            yield
+        except BaseException as error:
+            self._tx._call(savepoint.__aexit__(type(error), error, error.__traceback__))
+            raise
+        self._tx._call(savepoint.__aexit__(None, None, None))
+
+
+class Tx:
+    """One attempt of a transaction, as its handler sees it: `tx.store` or `tx["store"]` is a site. As `pgmip.Tx`."""
+
+    def __init__(self, tx: _app.Tx, sites: Iterable[str], loop: asyncio.AbstractEventLoop) -> None:
+        self.xid = tx.xid
+        self.xinst = tx.xinst
+        self._loop = loop
+        self._sites = {name: Site(self, tx[name]) for name in sites}
+        self._running: set[asyncio.Task[Any]] = set()
+        self._over = False
+
+    def __getitem__(self, site: str) -> Site:
+        return self._sites[site]
+
+    def __getattr__(self, site: str) -> Site:
+        try:
+            return self.__dict__["_sites"][site]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"the transaction declares no site {site!r}") from None
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """From the handler's thread: do this in the event loop."""
+        return asyncio.run_coroutine_threadsafe(self._do(work), self._loop).result()
+
+    async def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._over:
+            work.close()
+            raise RuntimeError("the transaction is over")
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._running.discard(task)
+        if task.cancelled():
+            raise RuntimeError("the transaction is over")
+        return task.result()
+
+    async def _end(self) -> None:
+        """Cancel the statements that run, and refuse others."""
+        self._over = True
+        for task in self._running:
+            task.cancel()
+        while self._running:
+            await asyncio.wait(self._running)
+            await asyncio.sleep(0)
+
+
+Handler = Callable[[Tx, Any], Any]
+H = TypeVar("H", bound=Handler)
+
+
+class App:
+    """As `pgmip.App`, for threads. To be closed; entering it is not needed, leaving it closes it."""
+
+    def __init__(
+        self,
+        sites: Mapping[str, str],
+        *,
+        threads: int = 32,
+        pool_size: int = 16,
+        pool_min_size: int = 0,
+        pool_max_idle: float = 600.0,
+        prepared_statements: bool = True,
+        deadline: float = 30.0,
+        attempts: int = 50,
+        step_timeout: float = 5.0,
+        parallel: bool = True,
+    ) -> None:
+        """`threads`: how many handlers may run at a time. Everything else is as for `pgmip.App`."""
+        self._app = _app.App(
+            sites,
+            pool_size=pool_size,
+            pool_min_size=pool_min_size,
+            pool_max_idle=pool_max_idle,
+            prepared_statements=prepared_statements,
+            deadline=deadline,
+            attempts=attempts,
+            step_timeout=step_timeout,
+            parallel=parallel,
+        )
+        self._closed = False
+        self._workers = ThreadPoolExecutor(threads, thread_name_prefix="pgmip handler")
+        self._portal = Portal("pgmip.sync.App")
+        self._loop_thread: int = self._portal.call(_thread_id())
+
+    @property
+    def sites(self) -> Mapping[str, str]:
+        """The sites, name to conninfo."""
+        return self._app.sites
+
+    @property
+    def transactions(self) -> tuple[str, ...]:
+        """The names that `submit` knows."""
+        return self._app.transactions
+
+    def transaction(
+        self, *, sites: Iterable[str], isolation: Isolation = "read committed", name: str | None = None
+    ) -> Callable[[H], H]:
+        """Register `def handler(tx, request) -> result`, as `pgmip.App.transaction` does."""
+        declared = (sites,) if isinstance(sites, str) else tuple(sites)
+
+        def register(handler: H) -> H:
+            async def run(tx: _app.Tx, request: Any) -> Any:
+                return await self._run(handler, tx, declared, request)
+
+            self._app.transaction(sites=declared, isolation=isolation, name=name or handler.__name__)(run)
+            return handler
+
+        return register
+
+    def submit(
+        self,
+        name: str,
+        request: Any,
+        xid: str | None = None,
+        *,
+        deadline: float | None = None,
+        attempts: int | None = None,
+    ) -> Any:
+        """Run a transaction exactly once per XID, and raise, as `pgmip.App.submit` does.
+
+        Interrupted (KeyboardInterrupt), it has the request cancelled, which leaves no transaction open.
+        """
+        return self._call(lambda: self._app.submit(name, request, xid, deadline=deadline, attempts=attempts), xid)
+
+    def settle(
+        self, xid: str, *, sites: Iterable[str] | None = None, deadline: float | None = None, cancel: bool = True
+    ) -> Resolution | None:
+        """Carry to its end what somebody else began, as `pgmip.App.settle` does."""
+        return self._call(lambda: self._app.settle(xid, sites=sites, deadline=deadline, cancel=cancel), xid)
+
+    def resolve(self, xid: str, *, sites: Iterable[str] | None = None, cancel: bool = True) -> Resolution | None:
+        """Settle a request without its handler, as `pgmip.App.resolve` does."""
+        return self._call(lambda: self._app.resolve(xid, sites=sites, cancel=cancel), xid)
+
+    def acknowledge(self, xid: str, *, sites: Iterable[str] | None = None) -> None:
+        """Say that a result will not be asked for again, as `pgmip.App.acknowledge` does."""
+        self._call(lambda: self._app.acknowledge(xid, sites=sites), xid)
+
+    def on_step(self, callback: Hook) -> None:
+        """Call `callback(step)` at every step, as `pgmip.App.on_step` does: in the event loop's thread."""
+        self._app.on_step(callback)
+
+    def observe(self, observer: Observer) -> None:
+        """Have `observer` told of everything that begins from now on: in the event loop's thread."""
+        self._app.observe(observer)
+
+    def close(self, *, grace: float = 5.0) -> None:
+        """Shut down as `pgmip.App.close` does, and end the threads; that of a handler ends when it returns."""
+        if self._closed:
+            return
+        self._portal.call(self._app.close(grace=grace))
+        self._closed = True
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, call: Callable[[], Coroutine[Any, Any, T]], xid: str | None) -> T:
+        if threading.get_ident() == self._loop_thread:
+            raise RuntimeError("a callback in the event loop cannot wait for it: use another thread")
+        if self._closed:
+            raise Unknown("this App is closed: submit to another server", xid=xid)
+        return self._portal.call(call())
+
+    async def _run(self, handler: Handler, tx: _app.Tx, sites: Iterable[str], request: Any) -> Any:
+        """Run a handler in a worker thread, for one attempt."""
+        loop = asyncio.get_running_loop()
+        facade = Tx(tx, sites, loop)
+        context = contextvars.copy_context()
+        try:
+            return await loop.run_in_executor(self._workers, lambda: context.run(handler, facade, request))
+        finally:
+            await facade._end()
+
+
+async def _thread_id() -> int:
+    return threading.get_ident()

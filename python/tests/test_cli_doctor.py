@@ -1,0 +1,120 @@
+"""What the doctor makes of facts, without sites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pgmip.cli import doctor
+from pgmip.cli.doctor import Finding, Level, _between_sites, _Facts, _of_site
+from pgmip.cli.sites import Failure, Kind
+
+ONE = {
+    "major": 15, "version": "15.4 (Debian)", "database": "d", "role": "r", "superuser": False, "standby": False,
+    "pid": 1, "database_oid": 5, "extension": "0.1", "available": "0.1", "usage": True, "prepared": 0,
+    "launcher": True, "opted_in": 1, "system": "s", "finished": 0,
+}  # fmt: skip
+SETTINGS = {
+    "max_prepared_transactions": "100", "max_connections": "200", "wal_level": "replica", "fsync": "on",
+    "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "",
+    "default_table_access_method": "heap", "mip.site_name": "a", "mip.push_after": "10000", "mip.retention": "60",
+}  # fmt: skip
+TABLE = {"name": "t", "method": "mip", "unlogged": False, "writes": 0}
+
+
+def facts(
+    one: dict[str, Any] | None = None,
+    settings: dict[str, str] | None = None,
+    tables: list[dict[str, Any]] | None = None,
+    skew: float = 0.0,
+    **others: Any,
+) -> _Facts:
+    known: dict[str, Any] = {"standbys": [], "related": [], "uncertain": 0.001, "pooled": False, **others}
+    return _Facts(
+        one={**ONE, **(one or {})}, settings={**SETTINGS, **(settings or {})}, tables=tables or [TABLE], skew=skew,
+        **known,
+    )  # fmt: skip
+
+
+def bad(found: Any) -> list[tuple[str, Level]]:
+    return [(it.check, it.level) for it in found if it.level in (Level.WARNING, Level.ERROR)]
+
+
+@pytest.fixture(autouse=True)
+def release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda _: "0.1.3")
+
+
+def test_all_is_well() -> None:
+    assert bad(_of_site("a", facts(), 16)) == []
+    assert bad(_between_sites({"a": facts(), "b": facts({"system": "other"})})) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "check", "level"),
+    [
+        ({"one": {"major": 16}}, "connection", Level.ERROR),
+        ({"one": {"standby": True}}, "connection", Level.ERROR),
+        ({"pooled": True}, "connection", Level.WARNING),
+        ({"one": {"extension": None}}, "extension", Level.ERROR),
+        ({"one": {"extension": "0.1", "available": "0.2"}}, "extension", Level.WARNING),
+        ({"one": {"extension": "0.2", "available": "0.2"}}, "extension", Level.WARNING),
+        ({"one": {"usage": False}}, "permissions", Level.ERROR),
+        ({"one": {"launcher": False}}, "launcher", Level.ERROR),
+        ({"one": {"finished": 7}}, "acknowledgement", Level.WARNING),
+        ({"one": {"prepared": 90}}, "max_prepared_transactions", Level.WARNING),
+        ({"one": {"prepared": 100}}, "max_prepared_transactions", Level.ERROR),
+        ({"settings": {"max_prepared_transactions": "15"}}, "max_prepared_transactions", Level.WARNING),
+        ({"settings": {"max_prepared_transactions": "0"}}, "max_prepared_transactions", Level.ERROR),
+        ({"settings": {"max_connections": "15"}}, "max_connections", Level.WARNING),
+        ({"settings": {"fsync": "off"}}, "fsync", Level.ERROR),
+        ({"settings": {"full_page_writes": "off"}}, "full_page_writes", Level.ERROR),
+        ({"settings": {"wal_level": "minimal"}}, "wal_level", Level.WARNING),
+        ({"settings": {"mip.site_name": ""}}, "mip.site_name", Level.WARNING),
+        ({"settings": {"mip.site_name": "b"}}, "mip.site_name", Level.ERROR),
+        ({"settings": {"mip.push_after": "0"}}, "mip.push_after", Level.WARNING),
+        ({"settings": {"synchronous_standby_names": "x"}}, "replication", Level.ERROR),
+        ({"tables": [{**TABLE, "unlogged": True}]}, "tables", Level.WARNING),
+        ({"tables": [{**TABLE, "method": "heap"}]}, "tables", Level.WARNING),
+        ({"related": [{"name": "x", "because": "t", "how": "is referenced by"}]}, "tables", Level.WARNING),
+    ],
+)
+def test_one_thing_is_wrong(given: dict[str, Any], check: str, level: Level) -> None:
+    assert bad(_of_site("a", facts(**given), 16)) == [(check, level)]
+
+
+def test_a_library_that_is_not_loaded() -> None:
+    given = facts()
+    settings = {name: value for name, value in SETTINGS.items() if not name.startswith("mip.")}
+    unloaded = _Facts(given.one, settings, [], [TABLE], [], 0, 0, False)
+    assert bad(_of_site("a", unloaded, 16)) == [("library", Level.ERROR)]
+
+
+@pytest.mark.parametrize(
+    ("skew", "uncertain", "wrong"), [(0.9, 0, False), (1.5, 0, True), (-90.0, 0, True), (1.5, 2.0, False)]
+)
+def test_clocks(skew: float, uncertain: float, wrong: bool) -> None:
+    """What the network may have made of it is not held against a site."""
+    sites = {"a": facts(skew=skew, uncertain=uncertain), "b": facts({"system": "other"})}
+    found = list(_between_sites(sites))
+    assert bad(found) == ([("clock", Level.WARNING)] if wrong else [])
+    if wrong:
+        assert ("ahead" if skew > 0 else "behind") in found[0].message
+
+
+def test_sites_that_do_not_fit_together() -> None:
+    same = list(_between_sites({"a": facts(), "b": facts()}))
+    assert bad(same) == [("sites", Level.ERROR)]
+    unlike = list(
+        _between_sites({"a": facts(), "b": facts({"system": "o", "extension": "0.2"}, {"mip.retention": "0"})})
+    )
+    assert bad(unlike) == [("extension", Level.WARNING), ("mip.retention", Level.WARNING)]
+
+
+def test_a_site_that_cannot_be_asked() -> None:
+    failure = Failure(Kind.UNREACHABLE, "gone", "call somebody")
+    assert list(_of_site("a", failure, 16)) == [
+        Finding("a", "connection", Level.ERROR, "unreachable: gone", "call somebody")
+    ]
+    assert bad(_between_sites({"a": failure, "b": facts()})) == []

@@ -1,0 +1,217 @@
+"""The sync twin: the same outcomes from many threads, and nothing left open where a handler's thread goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+from shop import PRICE, Shop
+
+from pgmip import Cancelled, Expired, KeyReused, NothingHappened, Resolution, Step, Unknown
+from pgmip.sync import App, Tx
+from pgmip.xinst import new_xid
+
+pytestmark = pytest.mark.integration
+
+Server = Callable[..., App]
+BUY = {"item": 1, "qty": 2}
+PATIENCE = 60
+
+
+def buy(tx: Tx, request: Any) -> Any:
+    qty = request["qty"]
+    left = tx.store.fetch_one("SELECT stock FROM item WHERE i_id = %s FOR UPDATE", (request["item"],))
+    if left.stock < qty:
+        return {"refused": "out of stock"}
+    tx.store.execute("UPDATE item SET stock = stock - %s WHERE i_id = %s", (qty, request["item"]))
+    tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, %s)", (tx.xid, tx.xinst, qty))
+    tx["bank"].execute("UPDATE account SET balance = balance - %s WHERE a_id = 1", (qty * PRICE,))
+    tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, %s)", (tx.xid, tx.xinst, qty * PRICE))
+    return {"xinst": tx.xinst, "accounts": len(tx.bank.fetch_all("SELECT FROM account"))}
+
+
+@pytest.fixture
+def server(shop: Shop) -> Iterator[Server]:
+    with ExitStack() as stack:
+
+        def make(**parameters: Any) -> App:
+            app = stack.enter_context(App(shop.conninfos(), **parameters))
+            app.transaction(sites=("store", "bank"))(buy)
+            return app
+
+        yield make
+
+
+def test_a_request(server: Server, shop: Shop) -> None:
+    app, other = server(), server()
+    xid = new_xid()
+    result = app.submit("buy", BUY, xid=xid)
+    assert [other.submit("buy", BUY, xid=xid), app.submit("buy", BUY, xid)] == [result, result]
+    shop.assert_once(xid, result)
+    with pytest.raises(KeyReused):
+        other.submit("buy", {"item": 1, "qty": 3}, xid=xid)
+    assert other.settle(xid) == other.resolve(xid) == Resolution(False, result)
+    app.acknowledge(xid)
+    with pytest.raises(Expired):
+        app.submit("buy", BUY, xid=xid)
+    assert app.submit("buy", {"item": 2, "qty": 1}) == {"refused": "out of stock"}
+    assert (app.transactions, set(app.sites)) == (("buy",), {"store", "bank"})
+    shop.assert_clean()
+
+
+def test_from_many_threads(server: Server, shop: Shop) -> None:
+    apps = [server(threads=8), server(threads=8)]
+    xids = [new_xid() for _ in range(20)]
+    with ThreadPoolExecutor(40) as threads:
+        answers = [[threads.submit(app.submit, "buy", BUY, xid) for app in apps] for xid in xids]
+    for xid, (first, second) in zip(xids, answers, strict=True):
+        assert first.result() == second.result()
+        shop.assert_once(xid, first.result())
+    shop.assert_clean()
+
+
+def test_errors_and_savepoints(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"), isolation="repeatable read")
+    def careful(tx: Tx, request: Any) -> str:
+        with pytest.raises(psycopg.errors.DivisionByZero), tx.store.savepoint():
+            tx.store.execute("SELECT 1/0")
+        with tx.bank.savepoint():
+            tx.bank.execute("SELECT 1")
+        if request == "fail":
+            raise KeyError("a bug")
+        with pytest.raises(AttributeError, match="nowhere"):
+            _ = tx.nowhere
+        return str(tx.store.fetch_one("SHOW transaction_isolation").transaction_isolation)
+
+    assert app.submit("careful", None) == "repeatable read"
+    with pytest.raises(NothingHappened) as caught:
+        app.submit("careful", "fail")
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(LookupError):
+        app.submit("unknown", None)
+    shop.assert_clean()
+
+
+def test_a_request_within_a_request(server: Server, shop: Shop) -> None:
+    app = server(threads=2)
+
+    @app.transaction(sites=("bank",))
+    def outer(tx: Tx, request: Any) -> Any:
+        return app.submit("buy", BUY, xid=request)
+
+    shop.assert_once("inner", app.submit("outer", "inner"))
+    shop.assert_clean()
+
+
+def test_the_deadline_ends_a_statement(server: Server, shop: Shop) -> None:
+    app = server()
+    raised: list[Exception] = []
+
+    @app.transaction(sites=("store", "bank"))
+    def slow(tx: Tx, request: Any) -> None:
+        tx.bank.execute("SELECT 1")
+        try:
+            tx.store.execute("SELECT pg_sleep(600)")
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    with pytest.raises(NothingHappened) as caught:
+        app.submit("slow", None, deadline=0.5)
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    shop.assert_clean()
+    app.close()
+    assert [type(error) for error in raised] == [RuntimeError]
+
+
+def test_the_deadline_does_not_wait_for_a_handler(server: Server, shop: Shop) -> None:
+    app = server()
+    release, ended = threading.Event(), threading.Event()
+    raised: list[Exception] = []
+
+    @app.transaction(sites=("store", "bank"))
+    def stuck(tx: Tx, request: Any) -> None:
+        tx.store.execute("UPDATE item SET stock = 0 WHERE i_id = 1")
+        release.wait(PATIENCE)
+        try:
+            tx.bank.execute("UPDATE account SET balance = 0")
+        except Exception as error:
+            raised.append(error)
+        ended.set()
+
+    with pytest.raises(NothingHappened):
+        app.submit("stuck", None, deadline=0.2)
+    shop.assert_clean()
+    assert not ended.is_set()
+    release.set()
+    assert ended.wait(PATIENCE)
+    assert [str(error) for error in raised] == ["the transaction is over"]
+    shop.assert_clean()
+
+
+def test_interrupted(server: Server, shop: Shop) -> None:
+    app = server()
+
+    def interrupt(step: Step) -> None:
+        if step.name == "begun":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    app.on_step(interrupt)
+
+    @app.transaction(sites=("store",))
+    def waits(tx: Tx, request: Any) -> None:
+        tx.store.execute("UPDATE item SET stock = 0 WHERE i_id = 1")
+        tx.store.execute("SELECT pg_sleep(600)")
+
+    with pytest.raises(KeyboardInterrupt):
+        app.submit("waits", None)
+    shop.assert_clean()
+
+
+def test_shutdown(server: Server, shop: Shop) -> None:
+    app = server()
+    begun, release = threading.Event(), threading.Event()
+
+    @app.transaction(sites=("store", "bank"))
+    def stuck(tx: Tx, request: Any) -> None:
+        tx.store.execute("UPDATE item SET stock = 0 WHERE i_id = 1")
+        begun.set()
+        release.wait(PATIENCE)
+
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(app.submit, "stuck", None, "stuck")
+        assert begun.wait(PATIENCE)
+        app.close(grace=0.05)
+        with pytest.raises(Unknown, match="another server"):
+            running.result(PATIENCE)
+    release.set()
+    shop.assert_clean()
+    with pytest.raises(Unknown, match="closed"):
+        app.submit("buy", BUY)
+    app.close()
+
+
+def test_cancelled(server: Server, shop: Shop) -> None:
+    app = server()
+    assert app.resolve("sync cancelled", sites=("store", "bank")) == Resolution(True, None)
+    with pytest.raises(Cancelled):
+        app.submit("buy", BUY, xid="sync cancelled")
+    assert app.settle("never heard of in sync") is None
+    shop.assert_clean()
+
+
+def test_a_callback_must_not_wait_for_itself(server: Server, shop: Shop) -> None:
+    app = server()
+    app.on_step(lambda step: app.settle("deadlock"))
+    with pytest.raises(NothingHappened, match="another thread"):
+        app.submit("buy", BUY)
+    shop.assert_clean()
