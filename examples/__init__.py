@@ -1,0 +1,1 @@
+"""Two web services with transactions over two databases; see README.md."""
