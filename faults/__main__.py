@@ -1,0 +1,72 @@
+"""`python -m faults`: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from . import plan
+from .report import report
+from .run import Outcome, Stuck, run
+
+COMPARE = 60.0
+"""Seconds for which plain two-phase commit is compared with."""
+
+
+def main() -> int:
+    options = _options()
+    folder: Path = options.work
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    seconds = options.minutes * 60
+    print(f"faults: {options.minutes:g} minutes, seed {options.seed}; logs are in {folder}", flush=True)
+    plan.write(plan.make(options.seed, seconds), folder / "plan.jsonl")
+    try:
+        outcome = asyncio.run(_until_told(folder, options.seed, seconds, COMPARE if options.compare else 0.0))
+    except Stuck as stuck:
+        print(f"{stuck}\n0 passed, 1 failed")
+        return 1
+    except asyncio.CancelledError:
+        print("stopped")
+        return 130
+    except Exception:  # such as a cluster that does not start again
+        traceback.print_exc(file=sys.stdout)
+        print("0 passed, 1 failed")
+        return 1
+    print("\n".join(report(outcome, folder)))
+    wrong = sum(bool(finding.violations) for finding in outcome.findings)
+    print(f"{len(outcome.findings) - wrong} passed, {wrong} failed")
+    return 1 if wrong else 0
+
+
+async def _until_told(folder: Path, seed: int, seconds: float, compare: float) -> Outcome:
+    """SIGINT and SIGTERM end it, in good order."""
+    began = time.monotonic()
+
+    def tell(words: str) -> None:
+        print(f"[{time.monotonic() - began:7.2f}] {words}", flush=True)
+
+    task = asyncio.ensure_future(run(folder, seed, seconds, compare, tell))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    return await task
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="faults", description=__doc__)
+    parser.add_argument("--work", type=Path, required=True, help="folder for logs; emptied first")
+    parser.add_argument("--minutes", type=float, default=10, help="for how long faults are injected")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the plan of faults")
+    parser.add_argument("--compare", action="store_true", help="with plain two-phase commit, for a minute more")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

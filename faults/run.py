@@ -1,0 +1,307 @@
+"""One run: everything is started, the plan carried out, and what is left over finished by the sweepers alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+import psycopg
+
+from . import auditor, client, plain, plan, server
+from .handlers import SITES
+from .injector import Injector
+from .process import Process, preload
+from .proxy import Link, http, postgres
+from .sites import DATABASE, Site
+
+__all__ = ["Outcome", "Stuck", "run"]
+
+PATIENCE = 900.0
+"""Seconds, beyond what the plan takes, after which something hangs."""
+
+SERVICE = 3.0
+"""Seconds of good service before the last blow."""
+
+Tell = Callable[[str], None]
+
+
+class Stuck(Exception):
+    """The run did not come to its end, or something died that nobody had killed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    findings: list[auditor.Finding]
+    log: auditor.Log
+    done: Counter[str]
+    left_out: Counter[str]
+    deaths: dict[str, list[float]]
+    """Of app servers, by URL."""
+    swept: float
+    """Seconds until the sweepers had finished what was left."""
+    compared_since: float | None
+    """When, by time.monotonic(), the comparison with plain two-phase commit began, if there was one."""
+
+
+async def run(folder: Path, seed: int, seconds: float, compare: float, tell: Tell) -> Outcome:
+    """`folder` is empty and stays: logs of everybody. `compare`: for how many seconds, at the end, plain two-phase
+    commit is compared with, if at all. Raises Stuck.
+    """
+    world = World(folder, seed, compare)
+    try:
+        async with asyncio.timeout(seconds + compare + PATIENCE):
+            await world.start()
+            tell(f"{len(SITES)} sites with a standby each, {len(world.processes)} processes are there")
+            watch = asyncio.create_task(world.watch())
+            story = asyncio.create_task(_story(world, plan.make(seed, seconds), tell))
+            await asyncio.wait([watch, story], return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                story.cancel()
+                await asyncio.gather(story, return_exceptions=True)
+                watch.result()
+            watch.cancel()
+            return await story
+    except TimeoutError:
+        tell(await asyncio.to_thread(world.diagnose))
+        raise Stuck(f"not at its end {PATIENCE:.0f} s after the last fault") from None
+    finally:
+        await world.end()
+
+
+async def _story(world: World, faults: list[plan.Fault], tell: Tell) -> Outcome:
+    injector = Injector(world.folder, world.sites, world.processes, world.links)
+    await injector.run(faults, tell)
+    tell("the last fault is over; clients get their answers")
+    for link in world.links.values():
+        link.heal()
+    await world.until_clients_are_gone()
+    tell("the clients have gone; others come, and then they and all app servers die at once: only sweepers are left")
+    await world.blow()
+    began = time.monotonic()
+    await world.until_nothing_in_doubt()
+    swept = time.monotonic() - began
+    tell(f"nothing is in doubt, after {swept:.1f} s; what was answered is asked for again")
+    for name in plan.servers():
+        await world.processes[name].start()
+    await world.ask_again()
+    await world.until_nothing_in_doubt()
+    compared_since = time.monotonic() if world.compare else None
+    if world.compare:
+        tell(f"pg_mip and plain two-phase commit serve orders side by side for {world.compare:.0f} s")
+        await asyncio.gather(
+            Injector(world.folder, world.sites, world.processes, world.links).run(
+                plan.compare(world.seed, world.compare), tell
+            ),
+            world.ask_for_orders(),
+        )
+        await world.until_nothing_in_doubt()
+    await world.leave()
+    tell("servers and sweepers are gone; the auditor looks")
+    findings, log = await asyncio.to_thread(world.audit)
+    deaths = {f"http://127.0.0.1:{world.links[f'clients>{name}'].port}": world.processes[name].deaths
+              for name in plan.servers()}  # fmt: skip
+    return Outcome(findings, log, injector.done, injector.left_out, deaths, swept, compared_since)
+
+
+class World:
+    """All that runs."""
+
+    def __init__(self, folder: Path, seed: int, compare: float) -> None:
+        self.folder = folder
+        self.seed = seed
+        self.compare = compare
+        schema = (resources.files(__package__) / "schema.sql").read_text()
+        if compare:
+            schema += plain.schema(schema)
+        self.sites = {name: Site(name, schema) for name in SITES}
+        self.ports = {name: _free_port() for name in plan.servers()}
+        self.links: dict[str, Link] = {}
+        for name in plan.links():
+            whom = name.partition(">")[2]
+            self.links[name] = Link(name, self._port_of(whom), postgres if whom in self.sites else http)
+        self.processes = {name: Process(name, server.serve, self._server(name)) for name in plan.servers()}
+        self.processes |= {name: Process(name, server.sweep, self._server(name)) for name in plan.sweepers()}
+        self.processes |= {name: Process(name, client.ask, self._client(name)) for name in plan.clients()}
+
+    async def start(self) -> None:
+        preload("faults.server", "faults.client")
+        await asyncio.gather(*(asyncio.to_thread(site.start) for site in self.sites.values()))
+        for link in self.links.values():
+            await link.open()
+        for process in self.processes.values():
+            await process.start()
+
+    async def watch(self) -> None:
+        """Raises Stuck as soon as a process dies of something that is no fault of ours."""
+        while True:
+            await asyncio.sleep(0.5)
+            for process in self.processes.values():
+                if not process.alive and not process.doomed:
+                    raise Stuck(f"{process.name} has died by itself:\n{self._log_of(process.name)}")
+
+    async def until_clients_are_gone(self) -> None:
+        """They begin nothing new, and wait for the answers that they want."""
+        for name in plan.clients():
+            self.processes[name].doomed = True
+        client.stop(self.folder)
+        for name in plan.clients():
+            if await self.processes[name].ended() != 0:
+                raise Stuck(f"{name} has failed:\n{self._log_of(name)}")
+
+    async def blow(self) -> None:
+        """After a while of good service nobody is there any more to retransmit, or to be asked."""
+        client.go_on(self.folder)
+        for name in plan.clients():
+            await self.processes[name].start()
+        await asyncio.sleep(SERVICE)
+        for name in plan.servers():
+            self.processes[name].doomed = True
+            server.arm(self.folder, name, "prepared-all", 0)
+        # The last one leaves something behind; where nobody comes by any more, they are killed all the same.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10 * SERVICE):
+                while any(self.processes[name].alive for name in plan.servers()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        for name in plan.servers():
+            server.disarm(self.folder, name)
+        victims = [self.processes[name] for name in (*plan.clients(), *plan.servers())]
+        for process in victims:
+            process.doomed = True
+        await asyncio.gather(*(process.kill() for process in victims))
+
+    async def until_nothing_in_doubt(self) -> None:
+        while await asyncio.to_thread(lambda: any(map(in_doubt, self.sites.values()))):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+
+    async def ask_again(self) -> None:
+        """Every server answers as it did, whoever is asked."""
+        again = Process("again", client.ask_again, self._client("again"))
+        await again.start()
+        if await again.ended() != 0:
+            raise Stuck(f"asking again has failed:\n{self._log_of('again')}")
+
+    async def ask_for_orders(self) -> None:
+        """Of both, at the same servers; plain two-phase commit has a log of its own, which is not audited."""
+        beside = self.folder / "plain"
+        beside.mkdir()
+        common = replace(self._client("orders")(1), clients=plan.CLIENTS // 2, seconds=self.compare, hedge_after=1.0)
+        configs = (
+            common,
+            replace(common, name="plain", folder=beside, servers=[url + plain.PATH for url in common.servers]),
+        )
+        asking = [Process(config.name, client.ask_for_orders, _always(config)) for config in configs]
+        for process in asking:
+            await process.start()
+        for process in asking:
+            if await process.ended() != 0:
+                raise Stuck(f"asking for orders has failed:\n{self._log_of(process.name)}")
+
+    async def leave(self) -> None:
+        """Servers and sweepers end in good order."""
+        for name in (*plan.servers(), *plan.sweepers()):
+            self.processes[name].doomed = True
+            self.processes[name].send(signal.SIGTERM)
+        for name in (*plan.servers(), *plan.sweepers()):
+            await self.processes[name].ended()
+
+    def audit(self) -> tuple[list[auditor.Finding], auditor.Log]:
+        facts = {}
+        for name, site in self.sites.items():
+            assert site.standby is not None
+            repeat_commits(site)
+            site.until_in_step()
+            facts[name] = auditor.read_site(site.conninfo(), site.standby.conninfo(DATABASE))
+        log = auditor.read_logs(self.folder)
+        return auditor.audit(facts, log), log
+
+    def diagnose(self) -> str:
+        """Where everybody is."""
+        for process in self.processes.values():
+            process.send(signal.SIGUSR1)
+        return "\n".join([*map(_diagnose, self.sites.values()), f"logs and stacks are in {self.folder}"])
+
+    async def end(self) -> None:
+        """Whatever has happened."""
+        for process in self.processes.values():
+            process.doomed = True
+            process.send(signal.SIGKILL)
+        for link in self.links.values():
+            await link.close()
+        for site in self.sites.values():
+            with contextlib.suppress(OSError):
+                for number, cluster in enumerate(site.clusters()):
+                    (self.folder / f"{site.name}.{number}.postgresql").write_text(cluster.log_tail(5000))
+            await asyncio.to_thread(site.remove)
+
+    def _port_of(self, name: str) -> Callable[[], int | None]:
+        return lambda: self.sites[name].port if name in self.sites else self.ports[name]
+
+    def _server(self, name: str) -> Callable[[int], server.Config]:
+        def config(life: int) -> server.Config:
+            sites = {site: self.sites[site].conninfo(self.links[f"{name}>{site}"].port) for site in self.sites}
+            return server.Config(name, life, self.ports.get(name, 0), sites, self.folder, self.compare > 0)
+
+        return config
+
+    def _client(self, name: str) -> Callable[[int], client.Config]:
+        def config(life: int) -> client.Config:
+            urls = [f"http://127.0.0.1:{self.links[f'clients>{server}'].port}" for server in plan.servers()]
+            impatient = name in plan.clients()[::2]
+            number = plan.CLIENTS // len(plan.clients())
+            return client.Config(name, life, number, urls, self.seed, self.folder, 0.3 if impatient else None)
+
+        return config
+
+    def _log_of(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text()[-5000:] if path.exists() else "(no log)"
+
+
+def _always(config: client.Config) -> Callable[[int], client.Config]:
+    return lambda life: config
+
+
+def in_doubt(site: Site) -> int:
+    with psycopg.connect(site.conninfo()) as conn:
+        return int(conn.execute("SELECT count(*) FROM pg_prepared_xacts").fetchall()[0][0])
+
+
+def repeat_commits(site: Site) -> None:
+    """A commit that a crash has interrupted after all but its book-keeping: nobody needs that, and it goes with a retry
+    of the request. Here is one.
+    """
+    with psycopg.connect(site.conninfo(), autocommit=True) as conn:
+        for row in conn.execute("SELECT xid, xinst FROM mip.mipt WHERE links IS NOT NULL").fetchall():
+            conn.execute("SELECT FROM mip.commit(%s, %s)", row)
+
+
+def _diagnose(site: Site) -> str:
+    lines = [f"---- {site.name}"]
+    queries = (
+        "SELECT * FROM pg_prepared_xacts",
+        "SELECT xid, xinst, since, sites FROM mip.in_doubt",
+        "SELECT pid, application_name, state, wait_event_type, wait_event, pg_blocking_pids(pid), now() - xact_start,"
+        " left(query, 120) FROM pg_stat_activity WHERE backend_type = 'client backend'",
+        "SELECT application_name, state, sync_state FROM pg_stat_replication",
+    )
+    try:
+        with psycopg.connect(site.conninfo(), autocommit=True, connect_timeout=10) as conn:
+            for query in queries:
+                lines += [f"  {row}" for row in conn.execute(query.encode()).fetchall()]
+    except psycopg.Error as error:
+        lines.append(f"  {error}")
+    return "\n".join([*lines, site.primary.log_tail(20)])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,146 @@
+"""The auditor finds every kind of violation that is planted, and none where there is none."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+
+from faults import auditor
+
+from .conftest import Day
+
+ANSWERS = "every answer of a request is the same, byte for byte"
+TOLD = "callers are told what was answered"
+DONE = "what was answered is in effect once at each of its sites, with that result"
+WHOLE = "whatever is in effect is so once, at all of its sites, by one attempt"
+NEVER = "what was said not to have happened has not"
+BALANCES = "balances are the sum of their entries"
+ENTRIES = "entries are what their requests say"
+MONEY = "no money was made or lost"
+STOCKS = "stocks are what was not taken"
+TALLIES = "hot rows have counted every request"
+WINNERS = "one instance of a request is committed, the same everywhere"
+LEFT = "nothing is left behind"
+STANDBYS = "standbys hold the same"
+
+KEY = "(SELECT max(e_key) FROM effect)"
+
+# what goes wrong, site, SQL that does the harm, and the checks that find it
+VIOLATIONS = {
+    "an effect twice": (
+        "birch",
+        "INSERT INTO effect (e_key, e_nonce, e_part) SELECT e_key, e_nonce, e_part FROM effect"
+        f" WHERE e_key = {KEY}; UPDATE tally SET t_count = t_count + 1 WHERE t_id = 1",
+        {DONE, WHOLE},
+    ),
+    "an effect lost": ("ash", f"DELETE FROM effect WHERE e_key = {KEY}", {DONE, TALLIES}),
+    "an effect at some sites only": (
+        "cedar",
+        f"DELETE FROM effect WHERE e_key = {KEY}; UPDATE tally SET t_count = t_count - 1 WHERE t_id = 1",
+        {DONE},
+    ),
+    "the effect of another attempt": (
+        "ash",
+        f"UPDATE effect SET e_nonce = 'another' WHERE e_key = {KEY}",
+        {DONE},
+    ),
+    "another result": (
+        "ash",
+        f"UPDATE effect SET e_part = e_part || '{{\"status\": \"no money\"}}' WHERE e_key = {KEY}",
+        {DONE},
+    ),
+    "nobody's effect": (
+        "ash",
+        "INSERT INTO effect (e_key, e_nonce, e_part) VALUES ('nobody', 'x', '{}');"
+        " UPDATE tally SET t_count = t_count + 1 WHERE t_id = 1",
+        {WHOLE},
+    ),
+    "a balance": ("birch", "UPDATE account SET a_balance = a_balance + 1 WHERE a_id = 3", {BALANCES, MONEY}),
+    "an entry twice": (
+        "cedar",
+        "INSERT INTO entry (n_key, n_account, n_change) SELECT n_key, n_account, n_change FROM entry"
+        " WHERE n_change <> 0 LIMIT 1",
+        {BALANCES, ENTRIES},
+    ),
+    "money on the way": (
+        "ash",
+        "WITH lost AS (DELETE FROM entry WHERE n_id = (SELECT max(n_id) FROM entry WHERE n_change <> 0) RETURNING *)"
+        " UPDATE account SET a_balance = a_balance - n_change FROM lost WHERE a_id = n_account",
+        {ENTRIES, MONEY},
+    ),
+    "a stock": ("ash", "UPDATE item SET i_stock = i_stock - 1 WHERE i_id = 2", {STOCKS}),
+    "a lost update of a hot row": ("cedar", "UPDATE tally SET t_count = t_count - 1 WHERE t_id = 0", {TALLIES}),
+    "another instance committed": (
+        "birch",
+        "UPDATE mip.mipt SET xinst = xinst + 1 WHERE xid = (SELECT max(e_key) FROM effect"
+        " WHERE e_part ? 'changes' AND e_key IN (SELECT xid FROM mip.mipt WHERE cardinality(sites) > 1))",
+        {WINNERS},
+    ),
+    "a prepared transaction": (
+        "birch",
+        "BEGIN; SELECT mip.begin('left', 1, '{birch,cedar}'); SELECT xinst FROM mip.prepare('r', 'r')",
+        {LEFT},
+    ),
+}
+
+
+def test_nothing_wrong(day: Day) -> None:
+    assert day.audit() == set()
+
+
+@pytest.mark.parametrize("what", VIOLATIONS)
+def test_violations(day: Day, what: str) -> None:
+    site, sql, found = VIOLATIONS[what]
+    with psycopg.connect(day.cluster.conninfo(site), autocommit=True) as conn:
+        for statement in sql.split("; "):
+            conn.execute(statement.encode())
+    assert day.audit() >= found
+    assert day.audit() <= found | {DONE, WHOLE, ENTRIES, TALLIES, LEFT, WINNERS}
+
+
+def test_a_partial_effect_that_nobody_was_told_of(day: Day) -> None:
+    key = day.answer("order")["key"]
+    events = [event for event in day.events if event["key"] != key or event["event"] == "send"]
+    (day.folder / "test.requests").unlink()
+    day.log(*events)
+    assert day.audit() == set()
+    day.cluster.run_sql(f"DELETE FROM effect WHERE e_key = '{key}'", dbname="ash")
+    assert WHOLE in day.audit()
+
+
+def test_different_answers(day: Day) -> None:
+    answer = day.answer("order")
+    day.log({**answer, "body": answer["body"].replace(": ", ":")})
+    assert day.audit() == {ANSWERS}
+
+
+def test_a_caller_is_told_something_else(day: Day) -> None:
+    answer = day.answer("order")
+    day.log({"event": "told", "key": answer["key"], "result": json.loads(answer["body"]) | {"status": "sold out"}})
+    assert day.audit() == {TOLD}
+
+
+def test_an_answer_without_effect(day: Day) -> None:
+    answer = day.answer("restock")
+    send = {"event": "send", "path": "/restock", "body": "{}"}
+    day.log({**answer, **send, "key": "new"}, {**answer, "key": "new"})
+    assert day.audit() == {DONE}
+
+
+@pytest.mark.parametrize("error", auditor.NEVER)
+def test_told_never_but_done(day: Day, error: str) -> None:
+    key = day.answer("order")["key"]
+    events = [event for event in day.events if event["key"] != key or event["event"] in ("send", "call")]
+    (day.folder / "test.requests").unlink()
+    day.log(*events, {"event": "told", "key": key, "error": error})
+    assert day.audit() == {NEVER}
+    day.log({"event": "call", "key": key})
+    assert day.audit() == set(), "the other call may have done it"
+
+
+def test_other_tables_at_the_standby(day: Day, tmp_path: object) -> None:
+    site = auditor.read_site(day.cluster.conninfo("ash"), day.cluster.conninfo("birch"))
+    findings = auditor.audit({"ash": site}, auditor.Log())
+    assert STANDBYS in {finding.check for finding in findings if finding.violations}
