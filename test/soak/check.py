@@ -199,6 +199,8 @@ def server_log(soak: Soak, server: Server) -> bool:
 def final(soak: Soak, server: Server) -> int:
     """All the checks of the end; returns how many passed."""
     passed = 0
+    if not soak.winners:
+        soak.violation("no request was done")
     with server.connect() as connection:
         finish_in_doubt(soak, connection)
         for what in ("mip.in_doubt", "pg_prepared_xacts"):

@@ -40,10 +40,10 @@ class Server:
         self.data = self.work / "data"
         self.log = self.work / "log"
 
-    def create(self) -> None:
+    def create(self, settings: str = "") -> None:
         self._call("initdb", "-D", self.data, "-A", "trust", "-U", "soak", "--no-sync", "--locale=C", "-E", "UTF8")
         with open(self.data / "postgresql.conf", "a") as conf:
-            conf.write(SETTINGS.format(sockets=self.work))
+            conf.write(SETTINGS.format(sockets=self.work) + settings)
         self.start()
 
     def _call(self, *command: str | Path) -> None:

@@ -1,0 +1,151 @@
+# shellcheck shell=sh
+# The suites: each writes a log of its own and is counted.
+
+passed=0
+failed=0
+
+# piece NAME COUNTER COMMAND...: runs a suite into a log of its own and adds up what
+# COUNTER, given the log, prints: "PASSED FAILED". A suite that fails without a failed
+# test, or runs no test at all, counts as one failure.
+piece() {
+  name=$1 counter=$2
+  shift 2
+  log=$logs/$name.log
+  printf '==> %-10s ' "$name"
+  began=$(date +%s)
+  status=0
+  as_user rm -f "$src/regression.diffs" "$src/output_iso/regression.diffs"
+  # a shell's background jobs ignore SIGINT, and so would what the suites interrupt
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  as_user env --default-signal=INT sh -c 'log=$1; shift; exec "$@" >"$log" 2>&1' sh "$log" "$@" </dev/null || status=$?
+  # shellcheck disable=SC2046 # two words
+  set -- $("$counter" "$log" $status)
+  good=${1:-0} bad=${2:-0}
+  if [ "$bad" -eq 0 ] && { [ $status -ne 0 ] || [ "$good" -eq 0 ]; }; then bad=1; fi
+  passed=$((passed + good))
+  failed=$((failed + bad))
+  echo "$good passed, $bad failed ($(($(date +%s) - began)) s)"
+  [ "$bad" -eq 0 ] || show_failure "$log"
+}
+
+show_failure() {
+  echo "---- $1 (exit status $status)"
+  grep -v '^ok ' "$1" | tail -n 200
+  for diffs in "$src/regression.diffs" "$src/output_iso/regression.diffs"; do
+    [ ! -s "$diffs" ] || { echo "---- $diffs"; head -n 300 "$diffs"; }
+  done
+  echo "----"
+}
+
+sum_up() {
+  echo "$passed passed, $failed failed"
+  [ "$failed" -eq 0 ]
+}
+
+# ---------------------------------------------------------------- counters
+
+# pg_regress before and after PostgreSQL 16 speaks differently
+count_regress() {
+  echo "$(grep -cE '^(test|    ) +.*\.\.\. ok |^ok [0-9]' "$1") \
+    $(grep -cE '^(test|    ) +.*\.\.\. FAILED|^not ok [0-9]' "$1")"
+}
+
+count_tap() {
+  awk -F'[ =,/]+' '/^Files=/ { all = $4 }
+    /Failed [0-9]+\/[0-9]+ subtests/ { for (i = 1; i < NF; i++) if ($i == "Failed") bad += $(i + 1) }
+    END { print all - bad, bad + 0 }' "$1"
+}
+
+count_pytest() {
+  tail -n 1 "$1" | awk '{ for (i = 2; i <= NF; i++) {
+      if ($i ~ /^passed/) good = $(i - 1)
+      if ($i ~ /^(failed|error)/) bad += $(i - 1) } }
+    END { print good + 0, bad + 0 }'
+}
+
+count_one() {
+  if [ "$2" -eq 0 ]; then echo 1 0; else echo 0 1; fi
+}
+
+# ---------------------------------------------------------------- a server
+
+start_server() {
+  server=$home/server
+  stop_server
+  as_user rm -rf "$server"
+  as_user mkdir -p "$server"
+  # a socket's path is short, the work folder's perhaps not
+  socket=$(as_user mktemp -d /tmp/pg_mip.XXXXXX)
+  as_user initdb -D "$server/data" -U "$me" -A trust --locale=C.UTF-8 --no-sync \
+    >"$logs/initdb.log" 2>&1 </dev/null || die "initdb failed, see $logs/initdb.log"
+  printf '%s\n' "listen_addresses = ''" "unix_socket_directories = '$socket'" \
+    "shared_preload_libraries = 'pg_mip'" 'max_prepared_transactions = 100' \
+    'fsync = off' 'deadlock_timeout = 100ms' | as_user tee -a "$server/data/postgresql.conf" >/dev/null
+  as_user pg_ctl -D "$server/data" -l "$logs/server.log" -w start >/dev/null </dev/null ||
+    { tail "$logs/server.log"; die "the server for the tests does not start"; }
+  export PGHOST="$socket" PGPORT=5432 PGUSER="$me"
+}
+
+stop_server() {
+  if [ -f "$home/server/data/postmaster.pid" ]; then
+    as_user pg_ctl -D "$home/server/data" -m immediate stop >/dev/null 2>&1 || true
+  fi
+  [ -z "${socket:-}" ] || as_user rm -rf "$socket"
+  socket=
+  unset PGHOST PGPORT PGUSER
+}
+
+# ---------------------------------------------------------------- suites
+
+all_suites='regress isolation tap ruff mypy pytest docs demo histories spec soak faults'
+
+installcheck() { # installcheck NAME COUNTER MAKE-VARIABLE...
+  name=$1 counter=$2
+  shift 2
+  piece "$name" "$counter" make -s PG_CONFIG="$pg_config" installcheck "$@"
+}
+
+suite_regress() { start_server; installcheck regress count_regress ISOLATION= TAP_TESTS=; stop_server; }
+suite_isolation() { start_server; installcheck isolation count_regress REGRESS= TAP_TESTS=; stop_server; }
+suite_tap() { installcheck tap count_tap REGRESS= ISOLATION= PROVE_TESTS='test/t/*.pl' PROVE_FLAGS=-j4; }
+suite_ruff() {
+  use_python
+  piece ruff count_one sh -c \
+    'ruff check --config python/pyproject.toml demo examples faults docs bench test/postgres test/postgres/run test/histories test/histories/run test/sqlsmith/run spec spec/run && cd python && ruff check .'
+}
+suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproject.toml python/pgmip demo examples faults; }
+suite_pytest() { use_python; piece pytest count_pytest python -m pytest -q -p no:cacheprovider python/tests; }
+suite_docs() { use_python; piece docs count_pytest python -m pytest -q -p no:cacheprovider docs/tests; }
+suite_demo() { use_python; piece demo count_pytest python -m pytest -q -p no:cacheprovider demo/tests; }
+suite_histories() { use_python; piece histories count_one test/histories/run "${HISTORIES:-1000}"; }
+suite_soak() { use_python; piece soak count_one test/soak/run "${SOAK_SECONDS:-120}"; }
+suite_faults() {
+  use_python
+  piece faults-own count_pytest python -m pytest -q -p no:cacheprovider faults/tests
+  piece faults count_pytest python -m faults --work "$home/faults" --minutes "${FAULTS_MINUTES:-2}"
+}
+
+run_tests() { # those in $wanted
+  trap stop_server EXIT
+  trap 'exit 129' HUP
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  for suite in $wanted; do
+    "suite_$suite"
+  done
+  sum_up
+}
+
+# What takes longer, in the foreground: random histories, sqlsmith's statements
+histories() { use_python; as_user test/histories/run "$@"; }
+sqlsmith() { use_python; as_user test/sqlsmith/run "$@"; }
+
+faults() { use_python; as_user "$venv/bin/python" -m faults --work "$home/faults" "$@"; }
+
+# PostgreSQL's own suites, on the server that was built from source
+test_postgres() {
+  use_python
+  as_user rm -rf "$home/suites"
+  piece postgres count_regress test/postgres/run "$home/build" "$home/suites"
+  sum_up
+}
