@@ -6,11 +6,13 @@ OBJS = \
 	src/chain.o \
 	src/commit.o \
 	src/deadlock.o \
+	src/durable.o \
 	src/enable.o \
 	src/eviction.o \
 	src/expiry.o \
 	src/family.o \
 	src/family_lock.o \
+	src/finish.o \
 	src/functions.o \
 	src/gid.o \
 	src/guard.o \
@@ -28,7 +30,6 @@ OBJS = \
 	src/queue.o \
 	src/sibling.o \
 	src/sites.o \
-	src/standby.o \
 	src/stats.o \
 	src/stop.o \
 	src/tableam.o \

@@ -167,8 +167,8 @@ COMMENT ON VIEW mip.waits IS
 	'sessions of this database that wait for a lock; for which sessions and instances (''xid/xinst'', prepared ones included)';
 
 CREATE FUNCTION mip.counters(OUT begun bigint, OUT begun_beside_siblings bigint, OUT prepared bigint,
-	OUT committed bigint, OUT committed_in_one_phase bigint, OUT rolled_back bigint, OUT failed bigint,
-	OUT doomed bigint, OUT refused_committed bigint, OUT refused_superseded bigint,
+	OUT committed bigint, OUT committed_unflushed bigint, OUT committed_in_one_phase bigint,
+	OUT rolled_back bigint, OUT failed bigint, OUT doomed bigint, OUT refused_committed bigint, OUT refused_superseded bigint,
 	OUT refused_expired bigint, OUT hand_overs bigint, OUT rows_handed_over bigint,
 	OUT waits_for_outsiders bigint, OUT outsiders_cancelled bigint, OUT acknowledged bigint,
 	OUT expired bigint, OUT pushes bigint, OUT since timestamptz) RETURNS record

@@ -15,7 +15,9 @@
  *	   finds it again; whoever retries hands over the rest. Another winner is
  *	   refused from the first header on. Replaced out-of-line values are
  *	   handed over as well, so the commit deletes them.
- *	4. Commit the winner. Durable when FinishPreparedTransaction returns.
+ *	4. Commit the winner. Durable when FinishPreparedTransaction returns; or
+ *	   later, if that is not wanted (finish.c): a crash then finds it prepared
+ *	   and its hand-over done.
  *	5. Roll back the prepared losers. A crash leaves some prepared; a retry
  *	   finds the winner committed and goes on here.
  *	6. End the doomed ones' statements. A crash ends them as well.
@@ -30,7 +32,9 @@
 #include "access/twophase.h"
 #include "catalog/pg_authid_d.h"
 #include "commit.h"
+#include "durable.h"
 #include "eviction.h"
+#include "finish.h"
 #include "handover.h"
 #include "horizon.h"
 #include "miscadmin.h"
@@ -64,10 +68,15 @@ finish(const char *xid, MiptEntry *entry, bool commit)
 	MemoryContext old = CurrentMemoryContext;
 
 	mip_gid(gid, xid, entry->xinst);
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
-	FinishPreparedTransaction(gid, commit);
-	SetUserIdAndSecContext(user, context);
+	if (commit && mip_finish_unflushed(gid))
+		mip_count(MIP_COUNT_UNFLUSHED);
+	else
+	{
+		GetUserIdAndSecContext(&user, &context);
+		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
+		FinishPreparedTransaction(gid, commit);
+		SetUserIdAndSecContext(user, context);
+	}
 	mip_stop_point("finished");
 	MemoryContextSwitchTo(old);
 
@@ -201,10 +210,12 @@ mip_family_commit(const char *xid, int64 winner)
 	List	   *entries;
 	MiptEntry  *entry;
 	List	   *losers;
+	bool		again;
 
 	mip_family_lock(xid, ExclusiveLock);
 	entries = mipt_read(xid);
 	entry = validate(xid, entries, winner);
+	again = entry->state == MIP_COMMITTED;
 	mip_doom_others(xid, winner);
 	mip_stop_point("doomed");
 	if (entry->state == MIP_PREPARED)
@@ -219,6 +230,8 @@ mip_family_commit(const char *xid, int64 winner)
 	mip_evict_doomed(xid);
 	mip_stop_point("evicted");
 	close_books(xid, losers, entry);
+	if (again)
+		mip_wait_until_durable();
 	return entries;
 }
 
@@ -253,6 +266,13 @@ keep_book(const Books *book)
 		mipt_clear_links(winner);
 }
 
+/* Everybody takes the locks of many families in the same order. */
+static int
+compare_books(const ListCell *a, const ListCell *b)
+{
+	return strcmp(((Books *) lfirst(a))->xid, ((Books *) lfirst(b))->xid);
+}
+
 void
 mip_keep_books(void)
 {
@@ -266,6 +286,7 @@ mip_keep_books(void)
 	family = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
 								   ALLOCSET_DEFAULT_SIZES);
 	caller = MemoryContextSwitchTo(family);
+	list_sort(books, compare_books);
 	foreach(lc, books)
 	{
 		keep_book(lfirst(lc));
@@ -350,6 +371,8 @@ mip_family_rollback(const char *xid, int64 loser)
 		losers = list_make1(entry);
 	}
 	close_books(xid, losers, NULL);
+	if (mipt_committed(entries))
+		mip_wait_until_durable();
 	return entries;
 }
 
@@ -358,6 +381,7 @@ mip_family_forget(const char *xid)
 {
 	List	   *entries;
 	ListCell   *lc;
+	int			n;
 
 	mip_family_lock(xid, ExclusiveLock);
 	entries = mipt_read(xid);
@@ -373,5 +397,9 @@ mip_family_forget(const char *xid)
 							   entry->state == MIP_ACTIVE ? "active" : "prepared"),
 					 errhint("Commit or roll back its instances first.")));
 	}
-	return mipt_delete(entries);
+	n = mipt_delete(entries);
+	/* who has changed nothing must not keep others from the family */
+	if (n == 0)
+		mip_family_unlock(xid, ExclusiveLock);
+	return n;
 }

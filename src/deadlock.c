@@ -147,11 +147,10 @@ waits_for_sibling(const LockData *locks, const LockInstanceData *wait,
 }
 
 static bool
-waits_too_long(const LockInstanceData *wait)
+waits_longer(const LockInstanceData *wait, int ms)
 {
 	return wait->waitStart != 0 &&
-		TimestampDifferenceExceeds(wait->waitStart, GetCurrentTimestamp(),
-								   DeadlockTimeout);
+		TimestampDifferenceExceeds(wait->waitStart, GetCurrentTimestamp(), ms);
 }
 
 /* The wait that has to end so that `waiter` can go on, or NULL. */
@@ -170,12 +169,17 @@ find_victim(const LockData *locks, const MipWaiter *waiter, const List *waiters)
 
 			if (wait->pid != pid || wait->waitLockMode == NoLock)
 				continue;
-			/* an instance leaves this line when it has siblings: queue.c */
-			if (pid == waiter->pid && wait->locktag.locktag_type == LOCKTAG_TUPLE)
+			/*
+			 * An instance with siblings leaves the line of a mip table's row
+			 * (queue.c) well before that; that of another table it may only
+			 * be in for a share lock, and stays.
+			 */
+			if (pid == waiter->pid && wait->locktag.locktag_type == LOCKTAG_TUPLE &&
+				!waits_longer(wait, 2 * DeadlockTimeout))
 				continue;
 			if (waits_for_sibling(locks, wait, waiter, waiters, &pids) &&
 				pid != waiter->pid && !list_member_int(waiter->active, pid) &&
-				waits_too_long(wait))
+				waits_longer(wait, DeadlockTimeout))
 				return wait;
 		}
 	}

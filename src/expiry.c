@@ -64,7 +64,10 @@ mip_family_acknowledge(const char *xid)
 	entries = mipt_read(xid);
 	committed = mipt_committed(entries);
 	if (entries == NIL || (committed && committed->acknowledged))
+	{
+		mip_family_unlock(xid, ExclusiveLock);
 		return;
+	}
 	if (committed == NULL || mipt_has_prepared(entries))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
@@ -163,6 +166,7 @@ typedef struct Expiring
 	List	   *families;		/* of MipExpired */
 	MemoryContext context;		/* theirs */
 	MemoryContext scratch;		/* texts of one family at a time */
+	TimestampTz before;			/* what is older than that */
 	char	   *last;			/* the family last looked at */
 } Expiring;
 
@@ -174,13 +178,40 @@ typedef struct MipExpired
 	List	   *entries;		/* without texts */
 } MipExpired;
 
+/* An XID without a time is as old as its youngest attempt. */
+static bool
+are_old(List *entries, TimestampTz before)
+{
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		if (((MiptEntry *) lfirst(lc))->since >= before)
+			return false;
+	}
+	return true;
+}
+
+static bool
+any_foreign(List *entries)
+{
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		if (mipt_is_foreign(lfirst(lc)))
+			return true;
+	}
+	return false;
+}
+
 /* Nobody here, or elsewhere, needs to know any more how it ended? */
 static bool
 may_go(List *entries)
 {
 	MiptEntry  *committed = mipt_committed(entries);
 
-	if (entries == NIL || mipt_has_prepared(entries))
+	if (entries == NIL || mipt_has_prepared(entries) || any_foreign(entries))
 		return false;
 	return committed == NULL || committed->acknowledged ||
 		mip_sites_count(committed->sites) <= 1;
@@ -216,6 +247,8 @@ collect(const OldRow *row, void *arg)
 	Expiring   *expiring = arg;
 	MemoryContext old;
 	List	   *entries;
+	int64		time;
+	bool		timed = mip_xid_time(row->xid, &time);
 
 	if (!row_flag(row, Anum_aborted) && !row_flag(row, Anum_acknowledged) &&
 		row_sites(row) > 1)
@@ -230,12 +263,13 @@ collect(const OldRow *row, void *arg)
 	entries = mipt_read_any(row->xid);
 	MemoryContextSwitchTo(expiring->context);
 	expiring->last = pstrdup(row->xid);
-	if (may_go(entries))
+	if (may_go(entries) && (timed || are_old(entries, expiring->before)))
 	{
 		MipExpired *family = palloc(sizeof(MipExpired));
 
 		family->xid = expiring->last;
-		family->timed = mip_xid_time(row->xid, &family->time);
+		family->timed = timed;
+		family->time = timed ? time : 0;
 		family->entries = copy_rows(entries);
 		expiring->families = lappend(expiring->families, family);
 	}
@@ -273,6 +307,7 @@ mip_expire_families(void)
 		return 0;
 	expiring.scratch = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
 											 ALLOCSET_DEFAULT_SIZES);
+	expiring.before = mip_time_to_timestamp(mip_time_ago(mip_retention));
 	scan_old(mip_retention, collect, &expiring);
 	MemoryContextDelete(expiring.scratch);
 	if (expiring.families == NIL)

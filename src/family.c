@@ -70,6 +70,7 @@ mip_family_shmem_startup(void)
 		mip_registry->lock = &(GetNamedLWLockTranche("pg_mip"))->lock;
 		mip_registry->nslots = registry_slots();
 		mip_registry->free = -1;
+		pg_atomic_init_u64(&mip_registry->unflushed, 0);
 		for (int i = mip_registry->nslots - 1; i >= 0; i--)
 		{
 			mip_registry->slots[i].next = mip_registry->free;
@@ -247,6 +248,7 @@ mip_registry_ensure(void)
 			inst->xid = p->tid;
 			inst->owner = p->owner;
 			inst->since = inst->prepared = p->since;
+			inst->overlay = true;	/* not known */
 		}
 		mip_registry->rebuilt = true;
 	}
@@ -530,7 +532,7 @@ mip_xid_is_sibling(TransactionId xid)
 }
 
 bool
-mip_xid_is_instance(TransactionId xid)
+mip_xid_may_overlay(TransactionId xid)
 {
 	TransactionId top = topmost(xid);
 	bool		result = false;
@@ -546,7 +548,7 @@ mip_xid_is_instance(TransactionId xid)
 	{
 		MipInstance *inst = &mip_registry->slots[slot];
 
-		result = inst->family && TransactionIdEquals(inst->xid, top);
+		result = inst->family && inst->overlay && TransactionIdEquals(inst->xid, top);
 	}
 	LWLockRelease(mip_registry->lock);
 	return result;

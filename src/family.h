@@ -56,6 +56,7 @@ typedef struct MipInstance
 	volatile bool doomed;		/* a sibling has won: must not go on */
 	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
 	volatile bool running;		/* executes a statement right now */
+	volatile bool overlay;		/* may have one; set by its own backend */
 } MipInstance;
 
 #define MipInstanceIsPrepared(inst) ((inst)->pid == 0)
@@ -129,10 +130,10 @@ extern void mip_family_transition(const char *xid, int64 forget_xinst);
 
 /*
  * About a (sub)transaction in progress: is it a living sibling of my instance?
- * Is it an instance at all, of any family?
+ * Is it an instance, of any family, that may have an overlay?
  */
 extern bool mip_xid_is_sibling(TransactionId xid);
-extern bool mip_xid_is_instance(TransactionId xid);
+extern bool mip_xid_may_overlay(TransactionId xid);
 
 /* An active instance that has siblings; deadlock.c looks after it. */
 typedef struct MipWaiter

@@ -13,6 +13,7 @@
 #include "catalog/pg_enum.h"
 #include "commands/trigger.h"
 #include "commit.h"
+#include "durable.h"
 #include "expiry.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -21,7 +22,6 @@
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
 #include "sites.h"
-#include "standby.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
@@ -233,7 +233,7 @@ mip_instances(PG_FUNCTION_ARGS)
 	mip_family_lock(xid, ShareLock);
 	entries = mipt_read(xid);
 	mip_family_unlock(xid, ShareLock);
-	mip_wait_for_standbys();
+	mip_wait_until_durable();
 	return return_entries(fcinfo, entries);
 }
 
@@ -266,17 +266,22 @@ mip_expire(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(mip_expire_families());
 }
 
+/* Nothing is older, and times are still times: 3,000 years. */
+#define AGE_MAX		(INT64CONST(3000) * 366 * SECS_PER_DAY)
+
 /* In seconds; of the retention if not given. */
 static int64
 age_argument(FunctionCallInfo fcinfo)
 {
 	Interval   *age;
+	int64		seconds;
 
 	if (PG_ARGISNULL(0))
 		return mip_retention;
 	age = PG_GETARG_INTERVAL_P(0);
-	return age->time / USECS_PER_SEC +
+	seconds = age->time / USECS_PER_SEC +
 		(age->day + (int64) age->month * DAYS_PER_MONTH) * SECS_PER_DAY;
+	return Max(Min(seconds, AGE_MAX), -AGE_MAX);
 }
 
 static void
@@ -296,6 +301,7 @@ put_finished(ReturnSetInfo *rsinfo, const MipFinished *found)
 Datum
 mip_finished(PG_FUNCTION_ARGS)
 {
+	List	   *finished;
 	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -306,7 +312,9 @@ mip_finished(PG_FUNCTION_ARGS)
 	/* without a retention nothing is ever old */
 	if (PG_ARGISNULL(0) && mip_retention == 0)
 		return (Datum) 0;
-	foreach(lc, mip_finished_families(age_argument(fcinfo), PG_GETARG_INT32(1)))
+	finished = mip_finished_families(age_argument(fcinfo), PG_GETARG_INT32(1));
+	mip_wait_until_durable();
+	foreach(lc, finished)
 		put_finished((ReturnSetInfo *) fcinfo->resultinfo, lfirst(lc));
 	return (Datum) 0;
 }
@@ -318,7 +326,7 @@ put_in_doubt(ReturnSetInfo *rsinfo, const MipInDoubt *found)
 	Datum		values[6];
 	bool		nulls[6] = {false};
 
-	if (entry == NULL || entry->state != MIP_PREPARED)
+	if (entry == NULL || entry->state != MIP_PREPARED || mipt_is_foreign(entry))
 		return;
 	values[0] = CStringGetTextDatum(found->xid);
 	values[1] = Int64GetDatum(entry->xinst);

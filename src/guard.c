@@ -343,9 +343,14 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 	MemoryContext context = CurrentMemoryContext;
 	bool		saved = storing_cursor;
 
-	/* parallel workers know nothing of the overlay: run without them */
 	if (mip_in_transaction())
+	{
+		/* parallel workers know nothing of the overlay: run without them */
 		desc->already_executed = true;
+		/* a cursor may be older than the instance */
+		if (desc->plannedstmt->rowMarks && ActivePortal && ActivePortal->visible)
+			check_written_tables(desc->plannedstmt);
+	}
 	storing_cursor = saved || stores_cursor();
 	enter();
 	PG_TRY();
@@ -476,6 +481,8 @@ check_copy(CopyStmt *stmt)
 static void
 check_utility(Node *stmt)
 {
+	Query	   *explained;
+
 	switch (nodeTag(stmt))
 	{
 		case T_TransactionStmt:
@@ -485,7 +492,6 @@ check_utility(Node *stmt)
 		case T_PrepareStmt:
 		case T_ExecuteStmt:
 		case T_DeallocateStmt:
-		case T_ExplainStmt:
 		case T_VariableSetStmt:
 		case T_VariableShowStmt:
 		case T_ConstraintsSetStmt:
@@ -496,6 +502,11 @@ check_utility(Node *stmt)
 			break;
 		case T_CopyStmt:
 			check_copy((CopyStmt *) stmt);
+			break;
+		case T_ExplainStmt:
+			explained = castNode(Query, ((ExplainStmt *) stmt)->query);
+			if (explained->utilityStmt)
+				check_utility(explained->utilityStmt);
 			break;
 		default:
 			ereport(ERROR,

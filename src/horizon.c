@@ -31,11 +31,11 @@
 #include "catalog/pg_authid_d.h"
 #include "commands/sequence.h"
 #include "datatype/timestamp.h"
+#include "durable.h"
 #include "fmgr.h"
 #include "horizon.h"
 #include "mipt.h"
 #include "miscadmin.h"
-#include "standby.h"
 #include "stats.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -214,7 +214,7 @@ mip_raise_expired(const char *xid)
 
 	if (mip_xid_time(xid, &time))
 		mip_advance_horizon(time);
-	mip_wait_for_standbys();
+	mip_wait_until_durable();
 	mip_count(MIP_COUNT_REFUSED_EXPIRED);
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_EXPIRED),

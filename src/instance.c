@@ -23,6 +23,7 @@
 #include "guard.h"
 #include "handover.h"
 #include "instance.h"
+#include "locks.h"
 #include "mipt.h"
 #include "miscadmin.h"
 #include "overlay.h"
@@ -71,6 +72,11 @@ check_may_begin(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("mip.begin must come before the transaction's first change or row lock")));
+	if (mip_holds_table_lock(RowExclusiveLock))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("mip.begin must come before any LOCK TABLE"),
+				 errdetail("Instances of one request would wait for each other.")));
 }
 
 static void
@@ -454,6 +460,9 @@ enter_row(bool one_phase)
 	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
 		win_in_one_phase(links);
 	mipt_insert_own(one_phase ? NULL : links);
+	/* others are told of it at once, and act upon it */
+	if (one_phase)
+		ForceSyncCommit();
 	PopActiveSnapshot();
 	mip_stop_point("row");
 }

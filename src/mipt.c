@@ -25,13 +25,13 @@
 #include "catalog/pg_collation_d.h"
 #include "commands/extension.h"
 #include "commands/trigger.h"
+#include "durable.h"
 #include "fmgr.h"
 #include "horizon.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "mipt.h"
 #include "overlay.h"
-#include "standby.h"
 #include "stats.h"
 #include "storage/bufmgr.h"
 #include "utils/acl.h"
@@ -90,6 +90,7 @@ entry_of_row(HeapTuple tup, TupleDesc desc, TransactionId running)
 	entry->since = DatumGetTimestampTz(heap_getattr(tup, Anum_since, desc, &isnull));
 	entry->acknowledged = DatumGetBool(heap_getattr(tup, Anum_acknowledged, desc, &isnull));
 	entry->tid = tup->t_self;
+	entry->running = running;
 	if (DatumGetBool(heap_getattr(tup, Anum_aborted, desc, &isnull)))
 		entry->state = MIP_ABORTED;
 	else
@@ -194,11 +195,21 @@ mipt_read_any(const char *xid)
 
 		if (entry == NULL && !MipInstanceIsPrepared(inst))
 			entries = lappend(entries, entry_of_active(inst));
-		else if (entry && entry->state == MIP_PREPARED && !MipInstanceIsPrepared(inst))
-			entry->state = MIP_ACTIVE;	/* on its way to being prepared */
+		else if (entry && TransactionIdEquals(entry->running, inst->xid))
+		{
+			entry->running = InvalidTransactionId;	/* it is its own */
+			if (!MipInstanceIsPrepared(inst))
+				entry->state = MIP_ACTIVE;	/* on its way to being prepared */
+		}
 	}
 	list_sort(entries, compare_entries);
 	return entries;
+}
+
+bool
+mipt_is_foreign(const MiptEntry *entry)
+{
+	return TransactionIdIsValid(entry->running);
 }
 
 List *
@@ -213,6 +224,12 @@ mipt_read(const char *xid)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("family \"%s\" belongs to another role", xid)));
+		if (mipt_is_foreign(lfirst(lc)))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("another transaction is writing to the MIPT entries of family \"%s\"", xid),
+					 errdetail("As when a dump is being restored."),
+					 errhint("Try again when it has ended.")));
 	}
 	return entries;
 }
@@ -323,7 +340,7 @@ mipt_raise_committed(const MiptEntry *entry)
 {
 	StringInfoData detail;
 
-	mip_wait_for_standbys();
+	mip_wait_until_durable();
 	initStringInfo(&detail);
 	appendStringInfo(&detail, "{\"xinst\": " INT64_FORMAT ", \"result\": ", entry->xinst);
 	if (entry->result)
@@ -343,7 +360,7 @@ mipt_raise_committed(const MiptEntry *entry)
 static void
 raise_acknowledged(const char *xid)
 {
-	mip_wait_for_standbys();
+	mip_wait_until_durable();
 	mip_count(MIP_COUNT_REFUSED_EXPIRED);
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_EXPIRED),
@@ -531,6 +548,8 @@ mipt_strip(const char *xid, const MiptEntry *entry)
 	CatalogTupleDelete(rel, &bare.tid);
 	table_close(rel, NoLock);
 	insert_row(xid, &bare, NULL);
+	/* the same statement may go on to delete it */
+	CommandCounterIncrement();
 }
 
 /* Deletes the rows of these entries; returns how many there were. */

@@ -47,6 +47,7 @@ typedef struct MiptEntry
 	TimestampTz since;
 	bytea	   *links;			/* overlay links, NULL if none */
 	bool		acknowledged;	/* nobody will ask for the result again */
+	TransactionId running;		/* whose row it is, if in progress */
 	ItemPointerData tid;		/* of the row; invalid for active instances */
 } MiptEntry;
 
@@ -54,7 +55,8 @@ typedef struct MiptEntry
  * All entries of a family, ordered by XINST, active instances included.
  * The caller holds the family lock (shared is enough) if it wants entries
  * that belong together. Checks that the caller is a member of the family's
- * owner role: ERRCODE_INSUFFICIENT_PRIVILEGE if not.
+ * owner role: ERRCODE_INSUFFICIENT_PRIVILEGE if not; and that nobody else is
+ * writing to the rows: ERRCODE_OBJECT_IN_USE.
  */
 extern List *mipt_read(const char *xid);
 /* The same, whosever family it is. */
@@ -66,6 +68,11 @@ extern bool mipt_is_pending(const char *xid, int64 xinst);
 /* One entry, or NULL if there is none or the caller may not see it. */
 extern MiptEntry *mipt_find_visible(const char *xid, int64 xinst);
 extern MiptEntry *mipt_find(List *entries, int64 xinst);
+/*
+ * Is this a row that a transaction in progress has written, but not as an
+ * instance's own? Nothing may be concluded from it. mipt_read refuses.
+ */
+extern bool mipt_is_foreign(const MiptEntry *entry);
 extern MiptEntry *mipt_committed(List *entries);
 extern bool mipt_has_prepared(List *entries);
 

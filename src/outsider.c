@@ -26,7 +26,7 @@
  * the header shows no more than a lock. Whoever asks whether a row is in the
  * way has to wait for that instance, as for a delete or update of heap's. An
  * overlay's locker is a member of a multixact, always; it may hold no more
- * than that lock, though, if it shares the version.
+ * than that lock, though, on this version.
  */
 TransactionId
 mip_pending_owner(Relation rel, ItemPointer tid)
@@ -48,7 +48,7 @@ mip_pending_owner(Relation rel, ItemPointer tid)
 			!ISUPDATE_from_mxstatus(members[i].status) &&
 			!TransactionIdIsCurrentTransactionId(xid) &&
 			TransactionIdIsInProgress(xid) &&
-			mip_xid_is_instance(xid) && !mip_xid_is_sibling(xid))
+			mip_xid_may_overlay(xid) && !mip_xid_is_sibling(xid))
 			owner = xid;
 	}
 	if (members)
@@ -59,9 +59,9 @@ mip_pending_owner(Relation rel, ItemPointer tid)
 /* ---- key share locks ---- */
 
 /*
- * Among the running members of an updated version's xmax: a locker that is in
- * the way of a key share lock. *spoilt: the header says that the key is
- * changing although the update leaves it alone.
+ * Among the members of an updated version's xmax: a running locker that is in
+ * the way of a key share lock. *spoilt: the header says that the key is changing
+ * although the update, running or committed, leaves it alone.
  */
 static TransactionId
 key_locker(const MipHeader *header, bool *spoilt)
@@ -73,11 +73,14 @@ key_locker(const MipHeader *header, bool *spoilt)
 	*spoilt = false;
 	for (int i = 0; i < n; i++)
 	{
-		if (!TransactionIdIsInProgress(members[i].xid))
-			continue;
-		if (members[i].status == MultiXactStatusNoKeyUpdate)
+		bool		running = TransactionIdIsInProgress(members[i].xid);
+
+		if (members[i].status == MultiXactStatusNoKeyUpdate &&
+			(running || TransactionIdDidCommit(members[i].xid)))
 			*spoilt = true;
-		else if (members[i].status == MultiXactStatusForUpdate &&
+		if (!running)
+			continue;
+		if (members[i].status == MultiXactStatusForUpdate &&
 				 !TransactionIdIsCurrentTransactionId(members[i].xid))
 			locker = members[i].xid;
 	}
@@ -90,8 +93,8 @@ key_locker(const MipHeader *header, bool *spoilt)
  * heap never sees an update that leaves the key alone beside a FOR UPDATE
  * locker, as a sibling's overlay makes one: it would wait for the locker and
  * then, since the header still says that the key is changing, take the update,
- * which is running, for finished. So wait for the locker here, and mend the
- * header when it is gone.
+ * which is running, for finished; and one that has committed for one that it must
+ * not follow. So wait for the locker here, and mend the header when it is gone.
  */
 bool
 mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "overlay.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -20,10 +21,14 @@ typedef struct MipDescendant
 {
 	MipOverlayKey key;			/* of the version */
 	MipOverlayKey base;
+	TransactionId xmin;			/* of the version: a place may be used again */
 } MipDescendant;
 
 static HTAB *overlay;
 static HTAB *descendants;
+
+/* All entries, the newest subtransaction's first. */
+static dlist_head entries;
 
 static MipOverlayKey
 overlay_key(Relation rel, ItemPointer tid)
@@ -70,6 +75,21 @@ add_descendant(MipOverlayKey version, MipOverlayKey base)
 	MipDescendant *d = hash_search(descendants, &version, HASH_ENTER, NULL);
 
 	d->base = base;
+	d->xmin = GetCurrentTransactionId();
+}
+
+/* NULL if the version is not known, or was a rolled back subtransaction's. */
+static MipDescendant *
+find_descendant(Relation rel, ItemPointer version)
+{
+	MipOverlayKey key;
+	MipDescendant *d;
+
+	if (overlay == NULL)
+		return NULL;
+	key = overlay_key(rel, version);
+	d = hash_search(descendants, &key, HASH_FIND, NULL);
+	return d && TransactionIdIsCurrentTransactionId(d->xmin) ? d : NULL;
 }
 
 /*
@@ -82,16 +102,21 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 {
 	MipOverlayEntry *entry;
 	MipOverlayKey key;
+	bool		found PG_USED_FOR_ASSERTS_ONLY;
 
 	if (overlay == NULL)
 	{
 		overlay = create_hash("pg_mip overlay", sizeof(MipOverlayEntry));
 		descendants = create_hash("pg_mip versions", sizeof(MipDescendant));
+		dlist_init(&entries);
+		mip_mine.inst->overlay = true;
 		/* plans made so far may scan indexes only: see guard.c */
 		ResetPlanCache();
 	}
 	key = overlay_key(rel, base);
-	entry = hash_search(overlay, &key, HASH_ENTER, NULL);
+	entry = hash_search(overlay, &key, HASH_ENTER, &found);
+	Assert(!found);
+	dlist_push_head(&entries, &entry->node);
 	entry->link.relid = key.relid;
 	entry->link.xmax = GetCurrentTransactionId();
 	entry->link.base = *base;
@@ -134,26 +159,16 @@ mip_overlay_hides(Relation rel, ItemPointer tid, Snapshot snapshot)
 MipOverlayEntry *
 mip_overlay_base_of(Relation rel, ItemPointer version)
 {
-	MipOverlayKey key;
-	MipDescendant *d;
+	MipDescendant *d = find_descendant(rel, version);
 
-	if (overlay == NULL)
-		return NULL;
-	key = overlay_key(rel, version);
-	d = hash_search(descendants, &key, HASH_FIND, NULL);
 	return d ? hash_search(overlay, &d->base, HASH_FIND, NULL) : NULL;
 }
 
 void
 mip_overlay_follow(Relation rel, ItemPointer version, ItemPointer next)
 {
-	MipOverlayKey key;
-	MipDescendant *d;
+	MipDescendant *d = find_descendant(rel, version);
 
-	if (overlay == NULL)
-		return;
-	key = overlay_key(rel, version);
-	d = hash_search(descendants, &key, HASH_FIND, NULL);
 	if (d)
 		add_descendant(overlay_key(rel, next), d->base);
 }
@@ -163,20 +178,23 @@ void
 mip_overlay_at_eosubxact(bool commit, SubTransactionId mine,
 						 SubTransactionId parent)
 {
-	HASH_SEQ_STATUS seq;
-	MipOverlayEntry *entry;
+	dlist_mutable_iter iter;
 
 	if (overlay == NULL)
 		return;
-	hash_seq_init(&seq, overlay);
-	while ((entry = hash_seq_search(&seq)) != NULL)
+	dlist_foreach_modify(iter, &entries)
 	{
-		if (entry->subid != mine)
-			continue;
+		MipOverlayEntry *entry = dlist_container(MipOverlayEntry, node, iter.cur);
+
+		if (entry->subid < mine)
+			break;
 		if (commit)
 			entry->subid = parent;
 		else
+		{
+			dlist_delete(&entry->node);
 			hash_search(overlay, &entry->key, HASH_REMOVE, NULL);
+		}
 	}
 }
 

@@ -11,6 +11,7 @@
 
 #include "access/htup_details.h"
 #include "instance.h"
+#include "lib/ilist.h"
 #include "utils/snapshot.h"
 
 /* flags of a link */
@@ -42,6 +43,7 @@ typedef struct MipOverlayEntry
 	MipLink		link;
 	CommandId	cid;			/* command that wrote it */
 	SubTransactionId subid;
+	dlist_node	node;
 } MipOverlayEntry;
 
 extern bool mip_overlay_exists(void);

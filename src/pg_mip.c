@@ -9,6 +9,7 @@
 
 #include "deadlock.h"
 #include "family.h"
+#include "finish.h"
 #include "fmgr.h"
 #include "guard.h"
 #include "horizon.h"
@@ -45,6 +46,7 @@ shmem_startup(void)
 	if (prev_shmem_startup)
 		prev_shmem_startup();
 	mip_family_shmem_startup();
+	mip_finish_shmem_startup();
 	mip_stats_shmem_startup();
 }
 
@@ -70,6 +72,7 @@ _PG_init(void)
 							   "Name of this database as a site.",
 							   "If set, mip.begin refuses a set of sites that does not contain it.",
 							   &mip_site_name, "", PGC_SUSET, 0, NULL, NULL, NULL);
+	mip_finish_init();
 	mip_horizon_init();
 	mip_push_init();
 	mip_stop_init();

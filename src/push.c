@@ -374,9 +374,10 @@ plan_to_expire(void)
 
 /*
  * There may be much to remove. So nobody waits for the workers that do, one at
- * a time; the launcher is woken when one ends.
+ * a time; the launcher is woken when one ends. False: try again, there is no
+ * worker to be had.
  */
-static void
+static bool
 expire_next(void)
 {
 	static BackgroundWorkerHandle *worker = NULL;
@@ -386,16 +387,18 @@ expire_next(void)
 	if (worker != NULL)
 	{
 		if (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
-			return;
+			return true;
 		pfree(worker);
 		worker = NULL;
 	}
 	if (to_expire == NIL)
-		return;
+		return true;
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	worker = start_worker(linitial_oid(to_expire), (Task) {.expire = true});
-	to_expire = list_delete_first(to_expire);
+	if (worker != NULL)
+		to_expire = list_delete_first(to_expire);
 	MemoryContextSwitchTo(old);
+	return worker != NULL;
 }
 
 /* False: try again, in another database. */
@@ -440,7 +443,8 @@ mip_push_main(Datum arg)
 			plan_to_expire();
 			expired = now;
 		}
-		expire_next();
+		if (!expire_next())
+			wait = Min(wait, RETRY_MS);
 		wait = Min(wait, EXPIRE_EVERY_MS - (now - expired) / 1000 + 1);
 		MemoryContextReset(context);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

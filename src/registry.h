@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * registry.h
- *	  The registry's memory, for the files that work on it: family.c and
- *	  eviction.c.
+ *	  The registry's memory, for the files that work on it.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,6 +9,7 @@
 #define MIP_REGISTRY_H
 
 #include "family.h"
+#include "port/atomics.h"
 #include "storage/lwlock.h"
 #include "utils/hsearch.h"
 
@@ -21,6 +21,7 @@ typedef struct MipRegistry
 	int			free;			/* first free slot, or -1 */
 	volatile int deadlock_victim;	/* pid, or 0 */
 	TimestampTz victim_since;	/* the deadlock detector's own */
+	pg_atomic_uint64 unflushed; /* see mip_note_unflushed */
 	int			nslots;
 	MipInstance slots[FLEXIBLE_ARRAY_MEMBER];
 } MipRegistry;

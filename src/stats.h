@@ -19,6 +19,7 @@ typedef enum MipCounter
 	MIP_COUNT_SIBLINGS,			/* begun while another instance was alive */
 	MIP_COUNT_PREPARED,
 	MIP_COUNT_COMMITTED,		/* prepared before */
+	MIP_COUNT_UNFLUSHED,		/* of these, without waiting for the flush */
 	MIP_COUNT_ONE_PHASE,
 	MIP_COUNT_ROLLED_BACK,		/* prepared before: losers, mip.rollback */
 	MIP_COUNT_FAILED,			/* ended without having been prepared */

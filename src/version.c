@@ -274,13 +274,19 @@ mip_drop_dead_members(Relation rel, ItemPointer tid)
 	int			n;
 	bool		held,
 				updated,
+				keys,
 				dead;
 
 	MultiXactIdSetOldestMember();
 	pinned = mip_pin_version(rel, tid);
 	header = mip_header(pinned.htup);
 	n = mip_running_members(&header, LockTupleKeyShare, &running, &held, &updated);
-	dead = n > 0 && !updated && (header.infomask & HEAP_XMAX_IS_MULTI) != 0 &&
+	if (updated)
+	{
+		running[n].xid = mip_updater(&header, &keys);
+		running[n++].status = keys ? MultiXactStatusUpdate : MultiXactStatusNoKeyUpdate;
+	}
+	dead = n > 0 && (header.infomask & HEAP_XMAX_IS_MULTI) != 0 &&
 		n < mip_xmax_members(&header, &all);
 	if (dead)
 		mip_set_members(rel, tid, &pinned, running, n);

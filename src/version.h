@@ -68,8 +68,8 @@ extern int	mip_running_members(const MipHeader *header, LockTupleMode mode,
 								bool *updated);
 
 /*
- * Writes these running members to the header of a version of which nobody's
- * update has committed.
+ * Writes these members to the header of a version: all that run, and the update
+ * that has committed, if any.
  */
 extern void mip_set_members(Relation rel, ItemPointer tid, MipPinned *pinned,
 							MultiXactMember *members, int n);

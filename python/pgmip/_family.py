@@ -237,7 +237,7 @@ class Family:
 
     async def acknowledge(self, settled: Settled) -> None:
         """Tell every site that nobody will ask for the result again. Raises Unknown where one cannot be told."""
-        unfinished = dict(settled.unfinished)
+        unfinished = dict(settled.unfinished) or await self._not_durable(settled.winner)
 
         async def acknowledge(site: str) -> None:
             try:
@@ -254,6 +254,16 @@ class Family:
         if unfinished:
             site, why = next(iter(unfinished.items()))
             raise Unknown(f"{site} could not be told of the acknowledgement: {why}", xid=self.xid) from why
+
+    async def _not_durable(self, winner: Winner) -> dict[str, BaseException]:
+        """Sites where a crash may undo the commit, and why. A MIPT shows none such; the reply of a commit may be one."""
+        told = [site for site in self._sites if site not in winner.committed]
+        mipts, why = await read(self._phase, self._pools, told, self._limits.step_timeout)
+        return {
+            site: why or psycopg.OperationalError("it has lost the commit in a crash")
+            for site, mipt in mipts.items()
+            if mipt is None or any(entry.state is State.PREPARED for entry in mipt)
+        }
 
     # -- parts of run --------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ _RETRYABLE = frozenset(
         "MP005",  # a sibling was committed meanwhile
         "40001",  # serialization failure
         "40P01",  # deadlock
+        "55006",  # somebody else writes to the family's MIPT entries
         "53200",  # out of memory: also max_prepared_transactions reached
         "53300",  # too many connections
         "57P01",  # the server is shutting down, has crashed, or is starting up

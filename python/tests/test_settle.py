@@ -11,6 +11,7 @@ from psycopg.conninfo import make_conninfo
 from shop import Shop
 
 from pgmip import App, Cancelled, Expired, KeyReused, Resolution, Step, Tx, Unknown
+from pgmip._family import Family
 from pgmip.xinst import new_xid, xid_time
 
 pytestmark = pytest.mark.integration
@@ -194,6 +195,29 @@ async def test_acknowledge(server: Server, shop: Shop) -> None:
             assert await again.settle(xid) is None
             assert await again.resolve(xid) is None
     shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_acknowledge_only_what_is_durable(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With mip.synchronous_commit_prepared = off a crash can undo a commit whose reply has come."""
+    xid = new_xid()
+    await leave_at(server(), "committed-first-site", xid)
+
+    async def lost(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(Family, "_commit_at", lost)
+    app = server()
+    with pytest.raises(Unknown, match="lost the commit in a crash"):
+        await app.acknowledge(xid)
+    for site in shop.clusters:
+        assert shop.sql(site, f"SELECT acknowledged FROM mip.instances('{xid}')") == [(False,)]
+    monkeypatch.undo()
+    await app.acknowledge(xid)
+    with pytest.raises(Expired):
+        await app.submit("buy", BUY, xid=xid)
     shop.assert_clean()
 
 

@@ -478,11 +478,169 @@ SELECT length(v) FROM long;
 SELECT test.check('long');
 DROP TABLE long;
 
+-- In heap's line for a row of a table that has not opted in, behind an outsider
+-- who waits for somebody who waits for a sibling: he gives way.
+SELECT test.open('w');
+CREATE TABLE hp (id int PRIMARY KEY, v int);
+CREATE TABLE ch (id int PRIMARY KEY, hp int REFERENCES hp) USING mip;
+INSERT INTO hp VALUES (1, 0);
+SELECT test.steps($$
+	t1: MIP line 1
+	t1: UPDATE r SET v = 1 WHERE id = 1
+	t1: SELECT state FROM mip.prepare(NULL, NULL)
+	w: BEGIN
+	w: SELECT v FROM hp WHERE id = 1 FOR UPDATE
+	u: BEGIN
+	u& SELECT v FROM hp WHERE id = 1 FOR UPDATE
+	u? waits
+	w& UPDATE r SET v = 2 WHERE id = 1
+	w? waits
+	t2: MIP line 2
+	t2& INSERT INTO ch VALUES (1, 1)
+	w? result
+	w: ROLLBACK
+	u? result
+	u: ROLLBACK
+	t2? result
+	t2: SELECT xinst || ' ' || state FROM mip.prepare(NULL, NULL)
+	t2: SELECT xinst || ' ' || state FROM mip.commit('line', 2)
+$$);
+DROP TABLE ch, hp;
+UPDATE r SET v = 2 WHERE id = 1;
+
+-- What would make siblings wait, asked for before mip.begin or in a disguise.
+CREATE TABLE hp (id int PRIMARY KEY, v int);
+INSERT INTO hp VALUES (1, 0);
+SELECT test.steps($$
+	t1: BEGIN
+	t1: LOCK TABLE r IN SHARE ROW EXCLUSIVE MODE
+	t1: SELECT mip.begin('before', 1)
+	t1: ROLLBACK
+	t1: BEGIN
+	t1: LOCK TABLE r IN ROW EXCLUSIVE MODE
+	t1: SELECT mip.begin('before', 1)
+	t1: ROLLBACK
+	t1: BEGIN
+	t1: DECLARE c CURSOR FOR SELECT v FROM hp FOR UPDATE
+	t1: SELECT mip.begin('before', 2)
+	t1: FETCH c
+	t1: ROLLBACK
+	t1: BEGIN
+	t1: DECLARE c CURSOR FOR SELECT v FROM r ORDER BY id FOR UPDATE
+	t1: SELECT mip.begin('before', 3)
+	t1: FETCH c
+	t1: ROLLBACK
+	t1: MIP before 4
+	t1: EXPLAIN ANALYZE CREATE TABLE disguised AS SELECT 1
+	t1: ROLLBACK
+$$);
+DROP TABLE hp;
+
+-- A sibling has locked the row FOR UPDATE, and lost to an update that leaves
+-- the key alone: an outsider's foreign key follows it, as in heap.
+CREATE TABLE parent (id int PRIMARY KEY, v int) USING mip;
+CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent) USING mip;
+INSERT INTO parent VALUES (1, 0);
+SELECT test.steps($$
+	t1: MIP followed 1
+	t1: UPDATE parent SET v = 1
+	t1: SELECT state FROM mip.prepare(NULL, NULL)
+	t2: MIP followed 2
+	t2: SELECT v FROM parent FOR UPDATE
+	t2: SELECT xinst || ' ' || state FROM mip.prepare(NULL, NULL)
+	u: BEGIN ISOLATION LEVEL REPEATABLE READ
+	u: SELECT v FROM parent
+	v: SELECT xinst || ' ' || state FROM mip.commit('followed', 1)
+	u: INSERT INTO child VALUES (1, 1)
+	v: DELETE FROM parent
+	u: COMMIT
+	v: DELETE FROM parent
+$$);
+SELECT test.check('parent');
+SELECT test.corruption('parent');
+DROP TABLE child, parent;
+
+-- An instance that merely locks a row, beside a foreign key: whoever asks
+-- whether the key is there need not wait.
+SELECT test.steps($$
+	u: BEGIN
+	u: SELECT v FROM r WHERE id = 1 FOR KEY SHARE
+	t1: MIP merely 1
+	t1: SELECT v FROM r WHERE id = 1 FOR NO KEY UPDATE
+	v: INSERT INTO r VALUES (1, 5) ON CONFLICT DO NOTHING
+	u: INSERT INTO r VALUES (1, 5) ON CONFLICT DO NOTHING
+	t1& DELETE FROM r WHERE id = 1
+	t1? waits
+	u: COMMIT
+	t1? result
+	t1: ROLLBACK
+$$);
+
+-- A place of a version that a rolled back subtransaction has replaced another
+-- one with is used again: that is no version of the replaced row.
+CREATE TABLE place (id int PRIMARY KEY, v int) USING mip;
+INSERT INTO place VALUES (1, 0);
+SELECT test.steps($$
+	t1: MIP place 1
+	t1: UPDATE place SET v = 1
+	t2: MIP place 2
+	t2: SAVEPOINT s
+	t2: UPDATE place SET v = 2 WHERE id = 1
+	t2: ROLLBACK TO s
+	t2: RELEASE s
+	v: VACUUM (TRUNCATE off) place
+	t2: INSERT INTO place VALUES (2, 0) RETURNING ctid
+	t2: UPDATE place SET v = 3 WHERE id = 1 RETURNING ctid
+	u: BEGIN
+	u: SELECT v FROM place WHERE id = 1 FOR KEY SHARE
+	t2: DELETE FROM place WHERE id = 2
+	u: COMMIT
+	t1: ROLLBACK
+	t2: SELECT state FROM mip.commit_one_phase(NULL, NULL)
+$$);
+SELECT * FROM place;
+SELECT test.check('place');
+DROP TABLE place;
+
+-- Nobody keeps others from a family in which he has changed nothing.
+SELECT test.steps($$
+	v: SELECT pg_advisory_lock(1)
+	u& SELECT pg_advisory_xact_lock(1) FROM mip.acknowledge('order-4711'), mip.forget('order-4711')
+	u? waits 1
+	t1: MIP order-4711 1
+	t1: ROLLBACK
+	v: SELECT pg_advisory_unlock(1)
+	u? result
+$$);
+
+-- One statement that acknowledges a request and forgets it.
+SELECT test.steps($$
+	t1: MIP thrice 1
+	t1: SELECT state FROM mip.commit_one_phase(NULL, 'x')
+	t1: SELECT mip.forget('thrice') FROM mip.acknowledge('thrice')
+	t1: SELECT count(*) FROM mip.instances('thrice')
+$$);
+
+-- Rows that somebody is writing to the MIPT, as a dump does that is restored in
+-- one transaction, are not instances.
+SELECT test.steps($$
+	u: BEGIN
+	u: INSERT INTO mip.mipt (xid, xinst, result, sites, owner, since, aborted) VALUES ('restored', 1, 'old', '{}', current_user::regrole, now(), false)
+	t1: MIP restored 2
+	t1: ROLLBACK
+	v: SELECT state FROM mip.instances('restored')
+	v: SELECT state FROM mip.commit('restored', 1)
+	v: SELECT count(*) FROM mip.in_doubt
+	u: COMMIT
+	v: SELECT state FROM mip.instances('restored')
+	v: SELECT mip.forget('restored')
+$$);
+
 SELECT * FROM r ORDER BY id;
 SELECT test.check('r');
 SELECT test.corruption('r');
 SELECT count(*) FROM pg_prepared_xacts;
 SELECT test.family_locks();
-SELECT test.close('t1', 't2', 'u', 'v');
+SELECT test.close('t1', 't2', 'u', 'v', 'w');
 DROP TABLE r;
 DROP ROLE mip_regress_stranger, mip_regress_member, mip_regress_owner;

@@ -1,18 +1,20 @@
 /*-------------------------------------------------------------------------
  *
- * standby.c
- *	  What is told must not be lost with this server.
+ * durable.c
+ *	  What is told must not be lost: neither in a crash nor with this server.
  *
- * With synchronous replication PostgreSQL lets nobody see what its standby
- * does not have yet: a transaction waits for that before it counts as over,
- * and an instance that is being prepared holds the family lock until then.
- * But what a crash interrupts in that wait, everybody sees after the restart,
- * and so they do where somebody cancels the wait. A decision, or the answer of
- * a request, must not be based on it: should this server be lost now, its
- * successor knows nothing of it.
+ * Commits that are not flushed yet (finish.c) are visible already. With
+ * synchronous replication PostgreSQL lets nobody see what its standby does not
+ * have yet: a transaction waits for that before it counts as over, and an
+ * instance that is being prepared holds the family lock until then. But what a
+ * crash interrupts in that wait, everybody sees after the restart, and so they
+ * do where somebody cancels the wait. A decision, or the answer of a request,
+ * must not be based on it: should this server be lost now, its successor knows
+ * nothing of it.
  *
- * mip.prepare and mip.commit_one_phase need nothing of this: their own wait is
- * for WAL behind all that they have read.
+ * mip.prepare and mip.commit_one_phase need nothing of this: their own flush and
+ * wait are for WAL behind all that they have read. mip.commit does not either:
+ * a commit that is lost leaves the winner prepared.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,15 +24,16 @@
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_control.h"
+#include "durable.h"
 #include "miscadmin.h"
+#include "registry.h"
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
-#include "standby.h"
 #include "storage/lwlock.h"
 
-static bool
-standbys_are_wanted(void)
+bool
+mip_standbys_are_wanted(void)
 {
 	return SyncRepRequested() && SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0';
 }
@@ -60,16 +63,25 @@ log_nothing(void)
 	return lsn;
 }
 
-/*
- * Waits, as this session's synchronous_commit wants it, until the synchronous
- * standbys have whatever is visible here.
- */
 void
-mip_wait_for_standbys(void)
+mip_note_unflushed(XLogRecPtr lsn)
+{
+	uint64		last = pg_atomic_read_u64(&mip_registry->unflushed);
+
+	while (last < lsn &&
+		   !pg_atomic_compare_exchange_u64(&mip_registry->unflushed, &last, lsn))
+		;
+}
+
+void
+mip_wait_until_durable(void)
 {
 	XLogRecPtr	mine;
 
-	if (RecoveryInProgress() || !standbys_are_wanted() || standbys_have(GetFlushRecPtr(NULL)))
+	if (RecoveryInProgress())
+		return;
+	XLogFlush(pg_atomic_read_u64(&mip_registry->unflushed));
+	if (!mip_standbys_are_wanted() || standbys_have(GetFlushRecPtr(NULL)))
 		return;
 	CHECK_FOR_INTERRUPTS();
 	mine = log_nothing();

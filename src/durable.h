@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * durable.h
+ *	  What is told must not be lost: neither in a crash nor with this server.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_DURABLE_H
+#define MIP_DURABLE_H
+
+#include "access/xlogdefs.h"
+
+/* Does this session wait for synchronous standbys when it commits? */
+extern bool mip_standbys_are_wanted(void);
+
+/*
+ * A commit whose WAL, up to here, is not flushed is about to become visible;
+ * by way of finish.c only. May be called in a critical section.
+ */
+extern void mip_note_unflushed(XLogRecPtr lsn);
+
+/*
+ * Returns when all commits of instances that are visible here have been flushed
+ * and, as this session's synchronous_commit wants it, are at the synchronous
+ * standbys. An error (query canceled) if an interrupt ends the wait.
+ */
+extern void mip_wait_until_durable(void);
+
+#endif							/* MIP_DURABLE_H */
