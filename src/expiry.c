@@ -109,11 +109,11 @@ row_sites(const OldRow *row)
 
 /* Calls back for each row that the index has below `key`, of what column. */
 static bool
-scan_below(const char *index_name, int attno, RegProcedure less, Datum key,
+scan_below(MiptRelation which, int attno, RegProcedure less, Datum key,
 		   bool timed, old_row_callback callback, void *arg)
 {
-	Relation	rel = table_open(mipt_relid("mipt"), AccessShareLock);
-	Relation	index = index_open(mipt_relid(index_name), AccessShareLock);
+	Relation	rel = table_open(mipt_relid(MIPT_TABLE), AccessShareLock);
+	Relation	index = index_open(mipt_relid(which), AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData below;
 	SysScanDesc scan;
@@ -152,9 +152,9 @@ scan_old(int64 seconds, old_row_callback callback, void *arg)
 
 	snprintf(prefix, sizeof(prefix), "%08x-%04x", (unsigned int) (time >> 16),
 			 (unsigned int) (time & 0xFFFF));
-	if (scan_below("mipt_pkey", Anum_xid, F_TEXT_LT, CStringGetTextDatum(prefix),
+	if (scan_below(MIPT_PKEY, Anum_xid, F_TEXT_LT, CStringGetTextDatum(prefix),
 				   true, callback, arg))
-		(void) scan_below("mipt_timeless", Anum_since, F_TIMESTAMPTZ_LT,
+		(void) scan_below(MIPT_TIMELESS, Anum_since, F_TIMESTAMPTZ_LT,
 						  TimestampTzGetDatum(mip_time_to_timestamp(time)),
 						  false, callback, arg);
 }

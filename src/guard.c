@@ -477,6 +477,21 @@ check_copy(CopyStmt *stmt)
 	}
 }
 
+/* Has this transaction locked tables so that a sibling could not write to them? */
+static bool locked_table;
+
+bool
+mip_has_locked_table(void)
+{
+	return locked_table;
+}
+
+void
+mip_guard_at_eoxact(void)
+{
+	locked_table = false;
+}
+
 /* Everything that is not known to be harmless beside siblings is refused. */
 static void
 check_utility(Node *stmt)
@@ -539,6 +554,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 
 	if (IsA(stmt, TransactionStmt))
 		check_transaction_stmt((TransactionStmt *) stmt);
+	if (IsA(stmt, LockStmt) && ((LockStmt *) stmt)->mode > RowExclusiveLock)
+		locked_table = true;
 	if (mip_in_transaction() && IsTransactionState() &&
 		!(is_rollback(stmt) && mip_mine.ending == MIP_RUNNING))
 	{

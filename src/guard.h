@@ -23,4 +23,8 @@ extern Portal mip_client_portal(void);
 /* To be called by mip.begin: the rest of its own statement is to obey, too. */
 extern void mip_check_own_statement(void);
 
+/* Has this transaction done LOCK TABLE, in a mode that siblings would wait for? */
+extern bool mip_has_locked_table(void);
+extern void mip_guard_at_eoxact(void);
+
 #endif							/* MIP_GUARD_H */

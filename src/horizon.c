@@ -129,7 +129,7 @@ mip_xid_time_sql(PG_FUNCTION_ARGS)
 static Oid
 horizon_relid(void)
 {
-	return mipt_relid("horizon");
+	return mipt_relid(MIPT_HORIZON);
 }
 
 /* Smaller than any time if there is none yet. Also when it was moved last. */

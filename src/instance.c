@@ -23,7 +23,6 @@
 #include "guard.h"
 #include "handover.h"
 #include "instance.h"
-#include "locks.h"
 #include "mipt.h"
 #include "miscadmin.h"
 #include "overlay.h"
@@ -72,7 +71,7 @@ check_may_begin(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("mip.begin must come before the transaction's first change or row lock")));
-	if (mip_holds_table_lock(RowExclusiveLock))
+	if (mip_has_locked_table())
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("mip.begin must come before any LOCK TABLE"),
@@ -170,7 +169,9 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	mip_count(MIP_COUNT_BEGUN);
 	if (mip_have_siblings())
 		mip_count(MIP_COUNT_SIBLINGS);
+	mip_mine.begun = mip_mine.family->transitions;
 	entries = mipt_read(xid);
+	mip_mine.alone = list_length(entries) == 1;
 	check_entries(entries, xinst);
 	check_isolation(entries, xinst);
 	/* after the entries: they are removed behind the horizon */
@@ -266,6 +267,27 @@ remember_loser(const MiptEntry *entry)
 	MemoryContextSwitchTo(old);
 }
 
+/*
+ * The family's entries. If there was nobody else at the begin, and there has been
+ * no transition since, there is still nobody: no need to look. Siblings that are
+ * just beginning may be in the list or not.
+ */
+static List *
+read_family(void)
+{
+	List	   *entries;
+
+	mip_mine.seen = mip_mine.begun;
+	if (mip_mine.alone && mip_mine.family->transitions == mip_mine.begun &&
+		!mip_have_siblings())
+		return list_make1(mipt_own_entry(MIP_ACTIVE));
+	mip_family_lock(mip_mine.xid, ShareLock);
+	mip_mine.seen = mip_mine.family->transitions;
+	entries = mipt_read(mip_mine.xid);
+	mip_family_unlock(mip_mine.xid, ShareLock);
+	return entries;
+}
+
 static List *
 begin_ending(MipEnding ending, text *request, text *result)
 {
@@ -275,10 +297,7 @@ begin_ending(MipEnding ending, text *request, text *result)
 	ListCell   *lc;
 	bool		one_phase = ending == MIP_ONE_PHASE;
 
-	mip_family_lock(mip_mine.xid, ShareLock);
-	mip_mine.seen = mip_mine.family->transitions;
-	entries = mipt_read(mip_mine.xid);
-	mip_family_unlock(mip_mine.xid, ShareLock);
+	entries = read_family();
 	mipt_check_may_end(mip_mine.xid, entries, mip_mine.xinst, one_phase);
 
 	old = MemoryContextSwitchTo(TopTransactionContext);
@@ -513,6 +532,7 @@ xact_callback(XactEvent event, void *arg)
 				forget_mine();
 				mip_stop_point("prepared");
 			}
+			mip_guard_at_eoxact();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
@@ -526,6 +546,7 @@ xact_callback(XactEvent event, void *arg)
 			forget_mine();
 			mip_family_unlock_ending();
 			mip_lose_books();
+			mip_guard_at_eoxact();
 			break;
 		default:
 			break;

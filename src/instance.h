@@ -33,6 +33,8 @@ typedef struct MipMine
 	MipEnding	ending;
 	text	   *request;		/* valid while ending; may be NULL */
 	text	   *result;
+	uint64		begun;			/* family->transitions of the MIPT at mip.begin */
+	bool		alone;			/* there was nobody else in that */
 	uint64		seen;			/* family->transitions of the MIPT returned */
 	List	   *losers;			/* active ones that a commit in one phase aborts */
 } MipMine;

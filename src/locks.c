@@ -79,17 +79,3 @@ mip_lock_blocks(const LockData *locks, const LockInstanceData *entry,
 	return DoLockModesConflict(entry->waitLockMode, wait->waitLockMode) &&
 		waits_in_front(locks, entry, wait);
 }
-
-bool
-mip_holds_table_lock(LOCKMODE mode)
-{
-	HASH_SEQ_STATUS seq;
-	LOCALLOCK  *lock;
-	bool		found = false;
-
-	hash_seq_init(&seq, GetLockMethodLocalHash());
-	while ((lock = hash_seq_search(&seq)) != NULL)
-		found = found || (lock->nLocks > 0 && lock->tag.mode > mode &&
-						  lock->tag.lock.locktag_type == LOCKTAG_RELATION);
-	return found;
-}

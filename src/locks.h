@@ -22,7 +22,4 @@ extern TransactionId mip_lock_prepared(const LockData *locks,
 extern bool mip_lock_blocks(const LockData *locks, const LockInstanceData *entry,
 							const LockInstanceData *wait);
 
-/* Does this backend have a lock on a table that is stronger than that? */
-extern bool mip_holds_table_lock(LOCKMODE mode);
-
 #endif							/* MIP_LOCKS_H */

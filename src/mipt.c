@@ -32,11 +32,13 @@
 #include "miscadmin.h"
 #include "mipt.h"
 #include "overlay.h"
+#include "registry.h"
 #include "stats.h"
 #include "storage/bufmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -45,8 +47,8 @@
 
 PG_FUNCTION_INFO_V1(mip_keep_links);
 
-Oid
-mipt_relid(const char *name)
+static Oid
+look_up(const char *name)
 {
 	Oid			relid = get_relname_relid(name, get_namespace_oid("mip", false));
 
@@ -58,10 +60,44 @@ mipt_relid(const char *name)
 	return relid;
 }
 
+/* Found before, until something happens to them; invalid: look again. */
+static Oid	relids[MIPT_RELATIONS];
+
+static void
+forget_relids(Datum arg, Oid relid)
+{
+	for (int i = 0; i < MIPT_RELATIONS; i++)
+	{
+		if (!OidIsValid(relid) || relids[i] == relid)
+			relids[i] = InvalidOid;
+	}
+}
+
+Oid
+mipt_relid(MiptRelation which)
+{
+	static const char *const names[MIPT_RELATIONS] = {
+		[MIPT_TABLE] = "mipt",
+		[MIPT_PKEY] = "mipt_pkey",
+		[MIPT_TIMELESS] = "mipt_timeless",
+		[MIPT_HORIZON] = "horizon",
+	};
+	static bool registered = false;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(forget_relids, (Datum) 0);
+		registered = true;
+	}
+	if (!OidIsValid(relids[which]))
+		relids[which] = look_up(names[which]);
+	return relids[which];
+}
+
 static Relation
 open_mipt(LOCKMODE mode)
 {
-	return table_open(mipt_relid("mipt"), mode);
+	return table_open(mipt_relid(MIPT_TABLE), mode);
 }
 
 /* ---- reading ---- */
@@ -102,7 +138,7 @@ static List *
 read_rows(const char *xid)
 {
 	Relation	rel = open_mipt(AccessShareLock);
-	Relation	index = index_open(mipt_relid("mipt_pkey"), AccessShareLock);
+	Relation	index = index_open(mipt_relid(MIPT_PKEY), AccessShareLock);
 	SnapshotData dirty;
 	ScanKeyData key;
 	SysScanDesc scan;
@@ -144,7 +180,7 @@ mipt_is_pending(const char *xid, int64 xinst)
 				CStringGetTextDatum(xid));
 	ScanKeyInit(&keys[1], Anum_xinst, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(xinst));
-	scan = systable_beginscan(rel, mipt_relid("mipt_pkey"), true, &dirty, 2, keys);
+	scan = systable_beginscan(rel, mipt_relid(MIPT_PKEY), true, &dirty, 2, keys);
 	pending = HeapTupleIsValid(systable_getnext(scan)) &&
 		TransactionIdIsValid(dirty.xmin);
 	systable_endscan(scan);
@@ -573,6 +609,18 @@ mipt_delete(List *entries)
 	return n;
 }
 
+/* Instances that have begun already are to look again. */
+static void
+note_foreign_row(HeapTuple row, TupleDesc desc)
+{
+	bool		isnull;
+	Datum		datum = heap_getattr(row, Anum_xid, desc, &isnull);
+	char	   *xid = isnull ? NULL : TextDatumGetCString(datum);
+
+	if (mip_registry && xid && strlen(xid) <= MIP_XID_MAX)
+		mip_family_transition(xid, 0);
+}
+
 /*
  * Trigger for rows that come in by SQL: from a dump, or a replica. The links
  * of a new row are somebody else's, or made up; those of an old one stay. What
@@ -591,12 +639,14 @@ mip_keep_links(PG_FUNCTION_ARGS)
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
 		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
-		RelationGetRelid(trigger->tg_relation) != mipt_relid("mipt"))
+		RelationGetRelid(trigger->tg_relation) != mipt_relid(MIPT_TABLE))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("mip.keep_links is the trigger of mip.mipt")));
 	desc = RelationGetDescr(trigger->tg_relation);
 	row = trigger->tg_trigtuple;
+	note_foreign_row(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : row,
+					 desc);
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
 	{
 		links = heap_getattr(row, Anum_links, desc, &isnull);

@@ -76,8 +76,17 @@ extern bool mipt_is_foreign(const MiptEntry *entry);
 extern MiptEntry *mipt_committed(List *entries);
 extern bool mipt_has_prepared(List *entries);
 
-/* A table or an index of the schema mip; an error if it is not there. */
-extern Oid	mipt_relid(const char *name);
+typedef enum MiptRelation
+{
+	MIPT_TABLE,
+	MIPT_PKEY,
+	MIPT_TIMELESS,
+	MIPT_HORIZON,
+	MIPT_RELATIONS
+} MiptRelation;
+
+/* A relation of the schema mip; an error if it is not there. */
+extern Oid	mipt_relid(MiptRelation which);
 
 /* The entry of the instance that this backend is ending. */
 extern MiptEntry *mipt_own_entry(MipState state);

@@ -624,6 +624,7 @@ $$);
 -- Rows that somebody is writing to the MIPT, as a dump does that is restored in
 -- one transaction, are not instances.
 SELECT test.steps($$
+	t2: MIP restored 3
 	u: BEGIN
 	u: INSERT INTO mip.mipt (xid, xinst, result, sites, owner, since, aborted) VALUES ('restored', 1, 'old', '{}', current_user::regrole, now(), false)
 	t1: MIP restored 2
@@ -631,7 +632,16 @@ SELECT test.steps($$
 	v: SELECT state FROM mip.instances('restored')
 	v: SELECT state FROM mip.commit('restored', 1)
 	v: SELECT count(*) FROM mip.in_doubt
+	t2: SELECT state FROM mip.prepare(NULL, NULL)
+	t2: ROLLBACK
+	u: INSERT INTO mip.mipt (xid, xinst) VALUES (NULL, 1)
+	u: ROLLBACK
+	u: BEGIN
+	t2: MIP restored 4
+	u: INSERT INTO mip.mipt (xid, xinst, result, sites, owner, since, aborted) VALUES ('restored', 1, 'old', '{}', current_user::regrole, now(), false)
 	u: COMMIT
+	t2: SELECT state FROM mip.prepare(NULL, NULL)
+	t2: ROLLBACK
 	v: SELECT state FROM mip.instances('restored')
 	v: SELECT mip.forget('restored')
 $$);
