@@ -97,7 +97,7 @@ stop_server() {
 
 # ---------------------------------------------------------------- suites
 
-all_suites='regress isolation tap ruff mypy pytest docs demo histories spec soak faults'
+all_suites='regress isolation tap ruff mypy pytest docs demo histories spec soak faults bench'
 
 installcheck() { # installcheck NAME COUNTER MAKE-VARIABLE...
   name=$1 counter=$2
@@ -124,6 +124,8 @@ suite_faults() {
   piece faults-own count_pytest python -m pytest -q -p no:cacheprovider faults/tests
   piece faults count_pytest python -m faults --work "$home/faults" --minutes "${FAULTS_MINUTES:-2}"
 }
+
+suite_bench() { use_python; piece bench count_one python bench/commit.py --quick --out "$home/bench"; }
 
 run_tests() { # those in $wanted
   trap stop_server EXIT
