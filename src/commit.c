@@ -30,6 +30,7 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
+#include "access/xact.h"
 #include "catalog/pg_authid_d.h"
 #include "commit.h"
 #include "durable.h"
@@ -41,6 +42,7 @@
 #include "overlay.h"
 #include "stats.h"
 #include "storage/lmgr.h"
+#include "storage/predicate.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -66,6 +68,7 @@ finish(const char *xid, MiptEntry *entry, bool commit)
 	Oid			user;
 	int			context;
 	MemoryContext old = CurrentMemoryContext;
+	SerializableXactHandle own = ShareSerializableXact();
 
 	mip_gid(gid, xid, entry->xinst);
 	if (commit && mip_finish_unflushed(gid))
@@ -77,6 +80,12 @@ finish(const char *xid, MiptEntry *entry, bool commit)
 		FinishPreparedTransaction(gid, commit);
 		SetUserIdAndSecContext(user, context);
 	}
+	/*
+	 * To finish a serializable instance PostgreSQL puts it in the place of our
+	 * own; COMMIT PREPARED has none, but we are a query.
+	 */
+	if (ShareSerializableXact() != own)
+		AttachSerializableXact(own);
 	mip_stop_point("finished");
 	MemoryContextSwitchTo(old);
 
@@ -96,6 +105,8 @@ refuse_other_hand_over(List *entries, int64 winner)
 
 		if (entry->state == MIP_PREPARED && entry->xinst != winner &&
 			mip_hand_over_begun(entry->links))
+		{
+			mip_make_durable();
 			ereport(ERROR,
 					(errcode(ERRCODE_MIP_COMMITTED),
 					 errmsg("instance " INT64_FORMAT " of this family is being committed",
@@ -103,6 +114,7 @@ refuse_other_hand_over(List *entries, int64 winner)
 					 errdetail_internal("{\"xinst\": " INT64_FORMAT ", \"result\": null}",
 										entry->xinst),
 					 errhint("Call mip.commit for that instance.")));
+		}
 	}
 }
 
@@ -398,8 +410,10 @@ mip_family_forget(const char *xid)
 					 errhint("Commit or roll back its instances first.")));
 	}
 	n = mipt_delete(entries);
-	/* who has changed nothing must not keep others from the family */
-	if (n == 0)
+	/* others may act upon it; who has changed nothing must not keep them from it */
+	if (n > 0)
+		ForceSyncCommit();
+	else
 		mip_family_unlock(xid, ExclusiveLock);
 	return n;
 }

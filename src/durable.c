@@ -32,8 +32,8 @@
 #include "replication/walsender_private.h"
 #include "storage/lwlock.h"
 
-bool
-mip_standbys_are_wanted(void)
+static bool
+standbys_are_wanted(void)
 {
 	return SyncRepRequested() && SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0';
 }
@@ -81,7 +81,7 @@ mip_wait_until_durable(void)
 	if (RecoveryInProgress())
 		return;
 	XLogFlush(pg_atomic_read_u64(&mip_registry->unflushed));
-	if (!mip_standbys_are_wanted() || standbys_have(GetFlushRecPtr(NULL)))
+	if (!standbys_are_wanted() || standbys_have(GetFlushRecPtr(NULL)))
 		return;
 	CHECK_FOR_INTERRUPTS();
 	mine = log_nothing();
@@ -101,4 +101,11 @@ mip_wait_until_durable(void)
 				 errmsg("canceling statement while it waits for synchronous replication"),
 				 errdetail("What it would have returned might be lost with this server.")));
 	}
+}
+
+void
+mip_make_durable(void)
+{
+	(void) log_nothing();
+	mip_wait_until_durable();
 }

@@ -10,9 +10,6 @@
 
 #include "access/xlogdefs.h"
 
-/* Does this session wait for synchronous standbys when it commits? */
-extern bool mip_standbys_are_wanted(void);
-
 /*
  * A commit whose WAL, up to here, is not flushed is about to become visible;
  * by way of finish.c only. May be called in a critical section.
@@ -25,5 +22,7 @@ extern void mip_note_unflushed(XLogRecPtr lsn);
  * standbys. An error (query canceled) if an interrupt ends the wait.
  */
 extern void mip_wait_until_durable(void);
+/* The same, of all that has happened here, commits or not. */
+extern void mip_make_durable(void);
 
 #endif							/* MIP_DURABLE_H */

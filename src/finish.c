@@ -41,6 +41,7 @@
 #include "pg_mip.h"
 #include "pgstat.h"
 #include "replication/origin.h"
+#include "replication/syncrep.h"
 #include "storage/lwlock.h"
 #include "storage/predicate.h"
 #include "storage/proc.h"
@@ -309,7 +310,8 @@ static bool
 is_wanted(void)
 {
 	return !synchronous_commit_prepared && table != NULL &&
-		replorigin_session_origin == InvalidRepOriginId && !mip_standbys_are_wanted();
+		replorigin_session_origin == InvalidRepOriginId &&
+		(SyncRepStandbyNames == NULL || SyncRepStandbyNames[0] == '\0');
 }
 
 bool

@@ -105,6 +105,31 @@ for my $winner (0, 1, 2)
 
 # ---- what is told otherwise is flushed ----
 
+# a family that is forgotten here may be forgotten elsewhere
+fill($node);
+prepared('forgotten');
+hold_walwriter();
+mip_sql($node, "SET synchronous_commit = off; SELECT * FROM mip.commit('forgotten', 1)");
+mip_sql($node, "SET synchronous_commit = off; SELECT mip.forget('forgotten')");
+power_cut();
+is(states($node, 'forgotten'), '', 'mip.forget: stays forgotten');
+is_decided($node, 'mip.forget');
+
+# a hand-over that has begun, and failed
+fill($node);
+begin_prepared($node, 'begun', 1, 2);
+hold_walwriter();
+$node->psql('postgres',
+	"SET mip.debug_stop_at = 'error:handed over'; SELECT * FROM mip.commit('begun', 2)");
+my ($rc, $stdout, $stderr) =
+  $node->psql('postgres', "SELECT * FROM mip.commit('begun', 1)");
+like($stderr, qr/instance 2 of this family is being committed/, 'a hand-over is told of');
+power_cut();
+($rc, $stdout, $stderr) = $node->psql('postgres', "SELECT * FROM mip.commit('begun', 1)");
+like($stderr, qr/instance 2 of this family is being committed/, 'and stays');
+commit('begun', 2);
+is_decided($node, 'a hand-over');
+
 my %tellers = (
 	'mip.instances' => sub { states($node, $_[0]) },
 	'MP001' => sub {
