@@ -260,6 +260,7 @@ note_aborted(const Books *book, List *entries)
 		if (entry == NULL || !ItemPointerIsValid(&entry->tid))
 			mipt_insert_aborted(book->xid, loser);
 	}
+	mip_family_noted(book->xid);
 }
 
 static void

@@ -109,6 +109,7 @@ mip_find_family(Oid dbid, const char *xid, HASHACTION action)
 		family->first = -1;
 		family->ninstances = 0;
 		family->transitions = 0;
+		family->notes = 0;
 	}
 	return family;
 }
@@ -496,6 +497,18 @@ mip_family_transition(const char *xid, int64 forget_xinst)
 				drop_slot(inst);
 		}
 	}
+	LWLockRelease(mip_registry->lock);
+}
+
+void
+mip_family_noted(const char *xid)
+{
+	MipFamily  *family;
+
+	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
+	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
+	if (family)
+		family->notes++;
 	LWLockRelease(mip_registry->lock);
 }
 

@@ -31,6 +31,7 @@ typedef struct MipFamily
 	volatile int ninstances;	/* read without lock as a hint */
 	volatile uint64 transitions;	/* prepares, commits and rollbacks so far;
 									 * changes only under the family lock */
+	volatile uint64 notes;		/* how often losers were noted in the MIPT */
 } MipFamily;
 
 /*
@@ -127,6 +128,8 @@ extern bool mip_any_in_doubt(void);
 
 /* Counts a transition of a family and forgets a prepared instance of it. */
 extern void mip_family_transition(const char *xid, int64 forget_xinst);
+/* Counts a note, after it has been made. */
+extern void mip_family_noted(const char *xid);
 
 /*
  * About a (sub)transaction in progress: is it a living sibling of my instance?

@@ -170,6 +170,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	if (mip_have_siblings())
 		mip_count(MIP_COUNT_SIBLINGS);
 	mip_mine.begun = mip_mine.family->transitions;
+	mip_mine.notes = mip_mine.family->notes;
 	entries = mipt_read(xid);
 	mip_mine.alone = list_length(entries) == 1;
 	check_entries(entries, xinst);
@@ -269,7 +270,7 @@ remember_loser(const MiptEntry *entry)
 
 /*
  * The family's entries. If there was nobody else at the begin, and there has been
- * no transition since, there is still nobody: no need to look. Siblings that are
+ * no transition since, nor a note of losers, there is still nobody: no need to look. Siblings that are
  * just beginning may be in the list or not.
  */
 static List *
@@ -279,7 +280,7 @@ read_family(void)
 
 	mip_mine.seen = mip_mine.begun;
 	if (mip_mine.alone && mip_mine.family->transitions == mip_mine.begun &&
-		!mip_have_siblings())
+		mip_mine.family->notes == mip_mine.notes && !mip_have_siblings())
 		return list_make1(mipt_own_entry(MIP_ACTIVE));
 	mip_family_lock(mip_mine.xid, ShareLock);
 	mip_mine.seen = mip_mine.family->transitions;

@@ -34,6 +34,7 @@ typedef struct MipMine
 	text	   *request;		/* valid while ending; may be NULL */
 	text	   *result;
 	uint64		begun;			/* family->transitions of the MIPT at mip.begin */
+	uint64		notes;			/* likewise */
 	bool		alone;			/* there was nobody else in that */
 	uint64		seen;			/* family->transitions of the MIPT returned */
 	List	   *losers;			/* active ones that a commit in one phase aborts */

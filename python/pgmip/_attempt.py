@@ -57,6 +57,8 @@ class Ended:
     retry: bool = False
     left: bool = False
     """Whether the instance may be prepared somewhere, now or later."""
+    by_handler: bool = False
+    """Whether the handler has ended a transaction itself; should it have called mip.prepare, the MIPT shows it."""
     highest: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,16 +99,17 @@ class Attempt:
                 await self._connect(limit)
                 text = await self._result_of(handler, request)
         except Exception as error:
-            # Nothing has been prepared, and nothing will be: the transactions end with `close`.
+            # We have prepared nothing, and will not: the transactions end with `close`.
             if limit.expired():
-                return Ended({}, TimeoutError("the deadline has passed"), limit.when() != self._deadline)
+                timeout = TimeoutError("the deadline has passed")
+                return Ended({}, timeout, limit.when() != self._deadline, by_handler=self._ended_by_handler())
             cause = self._failure() or error
-            return Ended({}, cause, is_retryable(cause))
+            return Ended({}, cause, is_retryable(cause), by_handler=self._ended_by_handler())
         finally:
             timer.cancel()
         failure = self._failure()
         if failure is not None:
-            return Ended({}, failure, is_retryable(failure))
+            return Ended({}, failure, is_retryable(failure), by_handler=self._ended_by_handler())
         return await self._judge(await self._prepare(request, text))
 
     def connection(self, site: str) -> Connection | None:
@@ -156,8 +159,11 @@ class Attempt:
         if handler is None or request is None:
             return None
         with self.phase.part("handler"):
-            result = await handler(Tx(self._instance, self._branches), parse(request)["request"])
+            result = await _uncancelled(handler(Tx(self._instance, self._branches), parse(request)["request"]))
         return canonical(result)
+
+    def _ended_by_handler(self) -> bool:
+        return any(branch.ended_by_handler for branch in self._branches.values())
 
     def _cut(self) -> None:
         for branch in self._branches.values():
@@ -234,6 +240,19 @@ class Attempt:
 
     async def _step(self, name: StepName, site: str | None) -> None:
         await self.phase.step(name, self._instance.xinst, site)
+
+
+async def _uncancelled(work: Awaitable[Any]) -> Any:
+    """What `work` returns. A CancelledError of its own making is an error like others: nobody has cancelled us."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        if task.cancelling() > before:
+            raise
+        raise RuntimeError("the handler was cancelled from within") from error
 
 
 class _NotTried(Exception):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -26,6 +27,7 @@ Statement = LiteralString | bytes | SQL | Composed
 _MIP_BEGIN = b"SELECT mip.begin(%s, %s, %s)"
 _PREPARE = f"SELECT {_mipt.COLUMNS} FROM mip.prepare(%s, %s)".encode()
 _COMMIT_ONE_PHASE = f"SELECT {_mipt.COLUMNS} FROM mip.commit_one_phase(%s, %s)".encode()
+_NOT_YOURS = "a handler must not end its own transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,16 @@ class Branch:
         self._on_begun = on_begun
         self._begun = False
         self._over = False
+        self._savepoints = 0
         self._last_error: psycopg.Error | None = None
         self._refusal: psycopg.Error | None = None
         self._turn = asyncio.Lock()
+
+    @property
+    def ended_by_handler(self) -> bool:
+        """Whether a statement of the handler has ended the transaction: what follows would be outside of it."""
+        ended = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
+        return self._begun and not self._over and ended
 
     @property
     def failure(self) -> psycopg.Error | None:
@@ -94,21 +103,34 @@ class Branch:
         async with self._turn:
             if self._over:
                 raise RuntimeError(f"the transaction at site {self.site!r} is over")
+            if self.ended_by_handler:
+                raise self._refusal or psycopg.ProgrammingError(_NOT_YOURS)
             try:
                 cursor = await self._send(sql, params)
                 if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
-                    raise psycopg.ProgrammingError("a handler must not end its own transaction")
+                    raise psycopg.ProgrammingError(_NOT_YOURS)
             except psycopg.Error as error:
                 self._note(error)
                 raise
             return cursor
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        if not self._begun:
-            await self.run(b"SELECT", None)
-        async with self.conn.transaction():
+        # Not by psycopg's transaction(): that would go on with the connection when it is somebody else's.
+        self._savepoints += 1
+        name = f"pgmip_{self._savepoints}"
+        await self.run(f"SAVEPOINT {name}".encode(), None)
+        try:
             yield
+        except GeneratorExit:
+            raise  # nobody waits for it any more
+        except BaseException:
+            if not self._over:
+                with contextlib.suppress(psycopg.Error):  # known by now, or noted
+                    await self.run(f"ROLLBACK TO {name}".encode(), None)
+                    await self.run(f"RELEASE {name}".encode(), None)
+            raise
+        await self.run(f"RELEASE {name}".encode(), None)
 
     async def prepare(self, request: str | None, result: str | None, timeout: float) -> Vote:
         """Prepare. Never raises for what the site or the network does."""

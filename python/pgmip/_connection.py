@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import psycopg
@@ -43,9 +42,11 @@ class PooledConnection(Connection):
             error = psycopg.OperationalError(f"no connection within {patience:g} s")
             ended(error)
             raise error from None
-        except psycopg.OperationalError as error:
+        except (psycopg.Error, OSError, ValueError) as cause:
+            # also of a conninfo that libpq or the name service does not understand
+            error = cause if isinstance(cause, psycopg.OperationalError) else psycopg.OperationalError(str(cause))
             ended(error)
-            raise
+            raise error from cause
         ended(None)
         conn.heard = time.monotonic()
         return conn
@@ -68,7 +69,7 @@ def is_usable(conn: Connection) -> bool:
     return not conn.closed and conn.pgconn.transaction_status == TransactionStatus.IDLE and is_silent(conn)
 
 
-@contextmanager
+@contextlib.contextmanager
 def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
     """Cut the connection if the block takes longer.
 
@@ -83,6 +84,11 @@ def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
 
 def cut(conn: Connection) -> None:
     """End a connection without a word to the server: what waits for its answer gets psycopg.OperationalError."""
-    if not conn.closed:
-        with socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
+    if conn.closed:
+        return
+    wire = socket.socket(fileno=conn.pgconn.socket)  # not a copy: there may be no descriptor to be had
+    try:
+        with contextlib.suppress(OSError):  # not connected any more
             wire.shutdown(socket.SHUT_RDWR)
+    finally:
+        wire.detach()

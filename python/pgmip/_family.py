@@ -66,7 +66,9 @@ async def read(
     async def look(site: str) -> Sequence[Entry] | None:
         try:
             with phase.part("read", site=site):
-                return await at_site(pools[site], lambda conn: _mipt.instances(conn, timeout, phase.xid))
+                return await at_site(
+                    pools[site], lambda conn: _mipt.instances(conn, timeout, phase.xid), patience=timeout
+                )
         except psycopg.Error as error:
             why.append(error)
             return None
@@ -205,7 +207,11 @@ class Family:
             elif not ended.retry:
                 raise self._undecided(mipts, f"the transaction failed: {cause}", cause) from cause
             above = max(above, xinst, ended.highest, highest(mipts))
-        raise self._undecided(await self._read(cause), f"out of time or attempts: {cause}", cause) from cause
+        mipts = await self._read(cause)
+        winner = self.decide(mipts)
+        if winner is not None:
+            return await self.finish(winner)
+        raise self._undecided(mipts, f"out of time or attempts: {cause}", cause) from cause
 
     async def finish(self, winner: Winner, attempt: Attempt | None = None) -> Settled:
         """Commit a winner at all sites, over the connections of `attempt` where it has them.
@@ -256,7 +262,7 @@ class Family:
             raise Unknown(f"{site} could not be told of the acknowledgement: {why}", xid=self.xid) from why
 
     async def _not_durable(self, winner: Winner) -> dict[str, BaseException]:
-        """Sites where a crash may undo the commit, and why. A MIPT shows none such; the reply of a commit may be one."""
+        """Sites where a crash may undo the commit, and why. A commit's reply may be lost so; what a MIPT says, not."""
         told = [site for site in self._sites if site not in winner.committed]
         mipts, why = await read(self._phase, self._pools, told, self._limits.step_timeout)
         return {
@@ -294,7 +300,7 @@ class Family:
             await attempt.close()
         if ended.left:
             self._left = True
-        else:
+        elif not ended.by_handler:
             self._harmless.add(xinst)
         return settled or ended
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
@@ -174,7 +175,8 @@ class IdempotencyMiddleware:
             self._identity_of(scope),
             _route_path(scope),
             scope.get("query_string", b""),
-            [(name, value) for name, value in scope["headers"] if name in self._headers],
+            # in no order: a retransmission may come by another way
+            sorted((item for item in scope["headers"] if item[0] in self._headers), key=itemgetter(0)),
             body,
         )
         with continued({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}):

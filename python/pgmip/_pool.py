@@ -95,9 +95,11 @@ class Pool:
         await conn.pool.putconn(conn)
 
     @asynccontextmanager
-    async def finishing(self) -> AsyncIterator[Connection]:
-        """A connection for one statement outside the limit. Raises as `take` does."""
-        conn = await self._take(self._finishing)
+    async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[Connection]:
+        """A connection for one statement outside the limit. Raises as `take` does, and PoolTimeout where there is none
+        within `patience` seconds.
+        """
+        conn = await self._take(self._finishing, patience)
         try:
             yield conn
         except psycopg.Error:
@@ -177,13 +179,21 @@ class Pool:
         await conn.close()
 
 
-async def at_site(pool: Pool, work: Callable[[Connection], Awaitable[T]], conn: Connection | None = None) -> T:
-    """Do a statement that may be repeated: over `conn` if it is usable, and if not, or if it breaks, over another."""
+async def at_site(
+    pool: Pool,
+    work: Callable[[Connection], Awaitable[T]],
+    conn: Connection | None = None,
+    *,
+    patience: float = _FOR_EVER,
+) -> T:
+    """Do a statement that may be repeated: over `conn` if it is usable, and if not, or if it breaks, over another,
+    which has to be there within `patience` seconds.
+    """
     if conn is not None and is_usable(conn):
         try:
             return await work(conn)
         except psycopg.Error:
             if not conn.closed:
                 raise
-    async with pool.finishing() as other:
+    async with pool.finishing(patience) as other:
         return await work(other)

@@ -31,6 +31,7 @@ _RETRYABLE = frozenset(
         "MP002",  # superseded by a higher instance
         "MP004",  # instance id already used
         "MP005",  # a sibling was committed meanwhile
+        "26000",  # somebody has dropped our prepared statements; the connection goes, too
         "40001",  # serialization failure
         "40P01",  # deadlock
         "55006",  # somebody else writes to the family's MIPT entries

@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeVar, get_args
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
 from ._attempt import Handler, Tx
 from ._branch import Site
 from ._family import Family, Found, Limits, Settled, find
@@ -94,6 +97,11 @@ class App:
         """
         if not sites:
             raise ValueError("an App needs at least one site")
+        for site, conninfo in sites.items():
+            try:
+                conninfo_to_dict(conninfo)
+            except psycopg.ProgrammingError as error:
+                raise ValueError(f"site {site!r} has no usable conninfo: {error}") from error
         self.parallel = parallel
         self._sites = dict(sites)
         self._running = Running()

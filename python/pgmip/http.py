@@ -1,7 +1,8 @@
 """HTTP: transactions as resources of their own, or the endpoints of an existing application as transactions.
 
 **A resource per transaction.** `asgi(app)` is an application to serve, with `POST /<transaction>`; the header
-`Idempotency-Key` is the XID, the body is the request (JSON), the answer its result::
+`Idempotency-Key` is the XID (unique over all transactions: requests over sites of which none is the same would not
+notice that they share one), the body is the request (JSON), the answer its result::
 
     # uvicorn shop:server
     server = pgmip.http.asgi(app)
@@ -164,7 +165,7 @@ async def _submit(app: App, request: Request) -> Any:
         return error.result
     except SubmitError as error:
         raise _Refused(Problem.of(error, key)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _Refused(Problem(Kind.BAD_REQUEST, str(error), key)) from error
 
 
@@ -192,5 +193,5 @@ async def _json(request: Request, key: str | None = None) -> Any:
         return parse((await request.body()).decode())
     except ClientDisconnect:  # every day's business, where clients ask several servers: not worth a traceback
         raise _Refused(Problem(Kind.BAD_REQUEST, "the client left before the end of the body", key)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _Refused(Problem(Kind.BAD_REQUEST, f"the body is not JSON: {error}", key)) from None

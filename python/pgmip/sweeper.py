@@ -287,7 +287,7 @@ class Sweeper:
                 conn = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         except TimeoutError:
             raise psycopg.OperationalError(f"no connection within {self._app.step_timeout:g} s") from None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise psycopg.OperationalError(str(error)) from error
         try:
             yield conn

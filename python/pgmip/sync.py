@@ -254,9 +254,19 @@ class App:
         facade = Tx(tx, sites, loop)
         context = contextvars.copy_context()
         try:
-            return await loop.run_in_executor(self._workers, lambda: context.run(handler, facade, request))
+            return await loop.run_in_executor(self._workers, lambda: context.run(_contained, handler, facade, request))
         finally:
             await facade._end()
+
+
+def _contained(handler: Handler, tx: Tx, request: Any) -> Any:
+    """Call it. What would end a thread or a process, as sys.exit() does, must not end the event loop."""
+    try:
+        return handler(tx, request)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from error
 
 
 async def _thread_id() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import sys
@@ -35,6 +36,9 @@ Body = Callable[[Output], Coroutine[Any, Any, ExitCode]]
 
 def run(name: str, json: bool, body: Body) -> NoReturn:
     """Run a command, and end it: with its exit code, or with its error told in a line, not shown as a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # there may be none; and an XID may have any characters
+            stream.reconfigure(errors="backslashreplace")
     output = Output(json=json)
     # Commands tell by themselves what libraries log; without a handler Python would print warnings on stderr.
     for library in ("pgmip", "psycopg"):

@@ -87,11 +87,11 @@ class _Console(Console):
         raise BrokenPipeError  # of which the whole command ends, see `options.run`
 
 
-def _console(stream: IO[str]) -> Console:
+def _console(stream: IO[str] | None) -> Console:
     return _Console(
         file=stream,
         highlight=False,
         markup=False,
         emoji=False,
-        width=None if stream.isatty() else _WIDTH_OF_PIPES,
+        width=None if stream is not None and stream.isatty() else _WIDTH_OF_PIPES,
     )

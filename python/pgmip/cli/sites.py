@@ -72,6 +72,8 @@ async def connect(conninfo: str, *, timeout: float) -> AsyncIterator[Connection]
             )
     except TimeoutError:
         raise psycopg.OperationalError(f"no connection within {timeout:g} s") from None
+    except ValueError as error:  # of the name service
+        raise psycopg.OperationalError(str(error)) from error
     try:
         yield conn
     finally:

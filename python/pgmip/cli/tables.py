@@ -20,6 +20,7 @@ AtOption = Annotated[str | None, typer.Option("--at", metavar="NAME", help="The 
 WaitOption = Annotated[
     float, typer.Option("--lock-timeout", min=0.001, help="Seconds to wait for those who use a table.")
 ]
+_LONGEST_LOCK_TIMEOUT = 86_400  # seconds
 _STATE = b"""
     SELECT c.oid::regclass::text AS name, a.amname AS method
     FROM pg_class c LEFT JOIN pg_am a ON a.oid = c.relam WHERE c.oid = to_regclass(%s)
@@ -62,6 +63,8 @@ async def _switch(
     output: Output, verb: str, names: list[str], at: str | None, lock_timeout: float, site: Any, config: Any,
     timeout: float,
 ) -> ExitCode:  # fmt: skip
+    if not 0 <= lock_timeout <= _LONGEST_LOCK_TIMEOUT:
+        raise CliError(f"--lock-timeout must be from 0 to {_LONGEST_LOCK_TIMEOUT} seconds", ExitCode.USAGE)
     sites = load(site, config).required()
     if at is None and len(sites) > 1:
         raise CliError("more than one site is given", ExitCode.USAGE, hint=f"say which: --at {next(iter(sites))}")
