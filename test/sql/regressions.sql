@@ -623,11 +623,11 @@ $$);
 
 -- Who finishes a serializable instance may be serializable himself.
 SELECT test.steps($$
-	t1: MIP serial 1 SERIALIZABLE
+	t1: MIP serializable-caller 1 SERIALIZABLE
 	t1: UPDATE r SET v = 2 WHERE id = 1
 	t1: SELECT state FROM mip.prepare(NULL, NULL)
 	t2: SET default_transaction_isolation = 'serializable'
-	t2: SELECT state FROM mip.commit('serial', 1)
+	t2: SELECT state FROM mip.commit('serializable-caller', 1)
 	t2: RESET default_transaction_isolation
 	u: BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE
 	u: SELECT v FROM r WHERE id = 1
