@@ -169,7 +169,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	mip_count(MIP_COUNT_BEGUN);
 	if (mip_have_siblings())
 		mip_count(MIP_COUNT_SIBLINGS);
-	mip_mine.begun = mip_mine.family->transitions;
+	mip_mine.seen = mip_mine.family->transitions;
 	mip_mine.notes = mip_mine.family->notes;
 	entries = mipt_read(xid);
 	mip_mine.alone = list_length(entries) == 1;
@@ -278,8 +278,7 @@ read_family(void)
 {
 	List	   *entries;
 
-	mip_mine.seen = mip_mine.begun;
-	if (mip_mine.alone && mip_mine.family->transitions == mip_mine.begun &&
+	if (mip_mine.alone && mip_mine.family->transitions == mip_mine.seen &&
 		mip_mine.family->notes == mip_mine.notes && !mip_have_siblings())
 		return list_make1(mipt_own_entry(MIP_ACTIVE));
 	mip_family_lock(mip_mine.xid, ShareLock);

@@ -33,10 +33,9 @@ typedef struct MipMine
 	MipEnding	ending;
 	text	   *request;		/* valid while ending; may be NULL */
 	text	   *result;
-	uint64		begun;			/* family->transitions of the MIPT at mip.begin */
-	uint64		notes;			/* likewise */
+	uint64		seen;			/* family->transitions of the MIPT last read */
+	uint64		notes;			/* likewise, at mip.begin */
 	bool		alone;			/* there was nobody else in that */
-	uint64		seen;			/* family->transitions of the MIPT returned */
 	List	   *losers;			/* active ones that a commit in one phase aborts */
 } MipMine;
 

@@ -645,13 +645,12 @@ mip_keep_links(PG_FUNCTION_ARGS)
 				 errmsg("mip.keep_links is the trigger of mip.mipt")));
 	desc = RelationGetDescr(trigger->tg_relation);
 	row = trigger->tg_trigtuple;
-	note_foreign_row(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : row,
-					 desc);
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
 	{
 		links = heap_getattr(row, Anum_links, desc, &isnull);
 		row = trigger->tg_newtuple;
 	}
+	note_foreign_row(row, desc);
 	return PointerGetDatum(heap_modify_tuple_by_cols(row, desc, 1, &column,
 													 &links, &isnull));
 }
