@@ -7,17 +7,18 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
-__all__ = ["Connection", "PooledConnection", "cut", "cut_after", "is_silent", "is_usable"]
+__all__ = ["Connection", "PooledConnection", "connected", "cut", "cut_after", "is_silent", "is_usable"]
 
 
 Connection = psycopg.AsyncConnection[Any]
+C = TypeVar("C")
 
 
 class PooledConnection(Connection):
@@ -35,21 +36,30 @@ class PooledConnection(Connection):
     ) -> Self:  # fmt: skip
         """Connect within `patience` seconds, and tell `ended` of the error, or of None."""
         try:
-            async with asyncio.timeout(patience):
-                # In SQL_ASCII, a database's or $PGCLIENTENCODING's, psycopg would have bytes for text.
-                conn = await super().connect(conninfo, autocommit=True, client_encoding="utf-8", **kwargs)
-        except TimeoutError:
-            error = psycopg.OperationalError(f"no connection within {patience:g} s")
+            # In SQL_ASCII, a database's or $PGCLIENTENCODING's, psycopg would have bytes for text.
+            attempt = super().connect(conninfo, autocommit=True, client_encoding="utf-8", **kwargs)
+            conn = await connected(attempt, patience)
+        except psycopg.OperationalError as error:
             ended(error)
-            raise error from None
-        except (psycopg.Error, OSError, ValueError) as cause:
-            # also of a conninfo that libpq or the name service does not understand
-            error = cause if isinstance(cause, psycopg.OperationalError) else psycopg.OperationalError(str(cause))
-            ended(error)
-            raise error from cause
+            raise
         ended(None)
         conn.heard = time.monotonic()
         return conn
+
+
+async def connected(attempt: Awaitable[C], patience: float) -> C:
+    """What `attempt` connects to. Whatever is in its way is a psycopg.OperationalError: a server that does not answer
+    within `patience` seconds, and a conninfo that libpq or the name service does not understand.
+    """
+    try:
+        async with asyncio.timeout(patience):
+            return await attempt
+    except TimeoutError:
+        raise psycopg.OperationalError(f"no connection within {patience:g} s") from None
+    except psycopg.OperationalError:
+        raise
+    except (psycopg.Error, OSError, ValueError) as error:
+        raise psycopg.OperationalError(str(error)) from error
 
 
 def is_silent(conn: Connection) -> bool:

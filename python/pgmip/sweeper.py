@@ -27,7 +27,7 @@ from typing import Any, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from ._connection import Connection, cut_after
+from ._connection import Connection, connected, cut_after
 from ._pool import at_site
 from ._sites import at_each_site
 from .app import App
@@ -281,14 +281,9 @@ class Sweeper:
         conninfo = make_conninfo(
             self._app.sites[site], fallback_application_name="pgmip sweeper", client_encoding="utf-8"
         )
-        try:
-            async with asyncio.timeout(self._app.step_timeout):
-                # No prepared statements: some poolers lose them.
-                conn = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
-        except TimeoutError:
-            raise psycopg.OperationalError(f"no connection within {self._app.step_timeout:g} s") from None
-        except (OSError, ValueError) as error:
-            raise psycopg.OperationalError(str(error)) from error
+        # No prepared statements: some poolers lose them.
+        attempt = psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+        conn = await connected(attempt, self._app.step_timeout)
         try:
             yield conn
         finally:

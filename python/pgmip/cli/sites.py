@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from .._connection import cut_after
+from .._connection import connected, cut_after
 
 __all__ = ["Connection", "Failure", "Kind", "ask", "connect", "failure_of"]
 
@@ -62,18 +62,13 @@ async def ask(
 @asynccontextmanager
 async def connect(conninfo: str, *, timeout: float) -> AsyncIterator[Connection]:
     """A connection of our own, whose rows are dicts. Raises psycopg.Error."""
-    try:
-        async with asyncio.timeout(timeout):
-            conn = await psycopg.AsyncConnection.connect(
-                make_conninfo(conninfo, fallback_application_name="pgmip", client_encoding="utf-8"),
-                autocommit=True,
-                prepare_threshold=None,  # some poolers lose prepared statements
-                row_factory=dict_row,
-            )
-    except TimeoutError:
-        raise psycopg.OperationalError(f"no connection within {timeout:g} s") from None
-    except ValueError as error:  # of the name service
-        raise psycopg.OperationalError(str(error)) from error
+    attempt = psycopg.AsyncConnection.connect(
+        make_conninfo(conninfo, fallback_application_name="pgmip", client_encoding="utf-8"),
+        autocommit=True,
+        prepare_threshold=None,  # some poolers lose prepared statements
+        row_factory=dict_row,
+    )
+    conn = await connected(attempt, timeout)
     try:
         yield conn
     finally:
