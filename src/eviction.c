@@ -14,16 +14,19 @@
 #include "miscadmin.h"
 #include "registry.h"
 #include "stats.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/wait_event.h"
 
 /*
  * What mip_evict_doomed grants, in milliseconds: to clients that are between
  * two statements, to learn from the next one that they have lost (others wait
- * for their row locks meanwhile, so not for long); to running
- * statements, to be cancelled; and how long it waits for all to be gone.
+ * for their row locks meanwhile, so not for long); to running statements that
+ * a cancel does not seem to end; and to all, after which it goes on.
  */
 #define IDLE_PATIENCE_MS	10
 #define CANCEL_PATIENCE_MS	200
-#define EVICT_PATIENCE_MS	1000
+#define EVICT_PATIENCE_MS	2000
 
 /* Dooms the active instances whose being `xinst` equals `that`. */
 static void
@@ -61,12 +64,33 @@ mip_doom_one(const char *xid, int64 loser)
 	doom(xid, loser, true);
 }
 
+/* A cancel does not reach who sends or reads in the middle of a statement. */
+static bool
+waits_for_client(const MipInstance *inst)
+{
+	PGPROC	   *proc = BackendPidGetProc(inst->pid);
+
+	return proc != NULL && (proc->wait_event_info & 0xFF000000) == PG_WAIT_CLIENT;
+}
+
+/*
+ * Ends a cancel the statement? Not one of a function that catches the error,
+ * and goes on. On a busy machine it may take its time, and so would the end
+ * of the session: the last resort, since functions can catch cancels, too.
+ */
+static bool
+resists_cancel(const MipInstance *inst, int waited)
+{
+	if (waited < CANCEL_PATIENCE_MS)
+		return false;
+	return waits_for_client(inst) || inst->told > 1 || waited >= EVICT_PATIENCE_MS;
+}
+
 /*
  * Signals the doomed instances of a family once; returns how many there are.
- * A statement that runs is cancelled, unless that is known not to help: it
- * does not reach one that waits for its client (COPY, a result nobody reads).
- * Such a session is ended, and so is one whose transaction stays idle; else
- * its locks would stay for as long as its client hangs.
+ * A statement that runs is cancelled; if that does not help, the session is
+ * ended, and so is one whose transaction stays idle: else its locks would stay
+ * for as long as its client hangs.
  */
 static int
 signal_doomed(const char *xid, int waited)
@@ -84,10 +108,10 @@ signal_doomed(const char *xid, int waited)
 		if (MipInstanceIsPrepared(inst) || !inst->doomed || inst->at_lock)
 			continue;
 		n++;
-		if (waited >= (inst->running ? CANCEL_PATIENCE_MS : IDLE_PATIENCE_MS))
-			(void) kill(inst->pid, SIGTERM);
-		else if (inst->running)
+		if (inst->running && !resists_cancel(inst, waited))
 			(void) kill(inst->pid, SIGINT);
+		else if (inst->running || waited >= IDLE_PATIENCE_MS)
+			(void) kill(inst->pid, SIGTERM);
 	}
 	LWLockRelease(mip_registry->lock);
 	return n;

@@ -57,6 +57,7 @@ typedef struct MipInstance
 	volatile bool doomed;		/* a sibling has won: must not go on */
 	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
 	volatile bool running;		/* executes a statement right now */
+	volatile int told;			/* how many errors have said `doomed` */
 	volatile bool overlay;		/* may have one; set by its own backend */
 } MipInstance;
 

@@ -94,7 +94,8 @@ mip_require_top_level(const char *function)
 static void
 explain_error(MemoryContext context)
 {
-	bool		doomed = mip_in_transaction() && mip_mine.inst->doomed;
+	bool		doomed = mip_in_transaction() && mip_mine.inst->doomed &&
+		geterrcode() != ERRCODE_MIP_DOOMED;
 	bool		victim = geterrcode() == ERRCODE_T_R_DEADLOCK_DETECTED &&
 		mip_is_deadlock_victim();
 

@@ -39,6 +39,7 @@ MipMine		mip_mine;
 void
 mip_doomed_error(void)
 {
+	mip_mine.inst->told++;
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_DOOMED),
 			 errmsg("this instance has lost to a sibling"),

@@ -99,6 +99,7 @@ sub gone
 	fill($node);
 	attempt($loser, 'sleep', 1);
 	$loser->send_sql('SELECT pg_sleep(300)');
+	$loser->begun;
 	prepare_winner('sleep');
 	win('sleep', 'sleeping loser');
 	$loser->ends_refused('MP005', 'sleeping loser: the statement ends');
@@ -111,6 +112,7 @@ sub gone
 	$loser->send_sql(
 		"DO \$\$ BEGIN LOOP BEGIN PERFORM pg_sleep(300);"
 		  . " EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END \$\$");
+	$loser->begun;
 	prepare_winner('catch');
 	win('catch', 'loser that catches errors');
 	$loser->ends_refused('MP005|57P01|57014',
@@ -127,6 +129,7 @@ sub gone
 	$loser->send_sql(
 		'SELECT count(*) FROM generate_series(1, 100000) x,'
 		  . ' generate_series(1, 100000) y');
+	$loser->begun;
 	prepare_winner('busy');
 	win('busy', 'busy loser');
 	$loser->ends_refused('MP005', 'busy loser: the statement ends');
@@ -263,6 +266,7 @@ sub gone
 	fill($node);
 	attempt($s{$_}, 'one', $_) for 1 .. 3;
 	$s{1}->send_sql('SELECT pg_sleep(300)');
+	$s{1}->begun;
 	$s{2}->sql("SELECT * FROM mip.commit_one_phase('', 'two')");
 	$s{1}->ends_refused('MP005', 'one phase: a running loser ends');
 	ok(gone($s{3}->pid), 'one phase: an idle one loses its session');

@@ -16,6 +16,9 @@ my $node = mip_node(
 	allows_streaming => 1,
 	max_prepared_transactions => 8,
 	wal_writer_delay => '10s',
+	# a page that is written, to make room or ahead of need, flushes too
+	shared_buffers => '32MB',
+	bgwriter_lru_maxpages => 0,
 	lock_timeout => '60s',
 	'mip.synchronous_commit_prepared' => 'off');
 my $walwriter;

@@ -97,6 +97,16 @@ sub waits
 		  . " WHERE pid = $self->{pid}");
 }
 
+# Waits until the statement sent last has begun.
+sub begun
+{
+	my ($self) = @_;
+	$self->{node}->poll_query_until('postgres',
+		"SELECT state = 'active' FROM pg_stat_activity WHERE pid = $self->{pid}")
+	  or die 'the statement has not begun';
+	return;
+}
+
 sub quit
 {
 	my ($self) = @_;
