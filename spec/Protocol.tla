@@ -108,10 +108,11 @@ Prepare(s, f, y) ==
   /\ Change(s, f, y, "prepared")
   /\ UNCHANGED <<unflushed, acknowledged, horizon, ended>>
 
-(* By the coordinator of y, which has been refused by site q, for one of the *)
-(* reasons above or because the transaction failed: y will never be prepared *)
-(* at q. A refusal that no rollback follows needs no step of its own: nobody *)
-(* can tell it from an instance that has not been prepared yet.              *)
+(* By whoever knows that site q will never prepare y: its coordinator, which *)
+(* has been refused for one of the reasons above or because the transaction  *)
+(* failed, or anybody who has asked q to refuse it. A refusal that no        *)
+(* rollback follows needs no step of its own: nobody can tell it from an     *)
+(* instance that has not been prepared yet.                                  *)
 RollBack(s, f, y, q) ==
   /\ state[s][f][y] = "prepared" /\ q \in SitesOf[y] /\ state[q][f][y] \in {"none", "aborted"}
   /\ state' = [state EXCEPT ![s][f][y] = "aborted", ![q][f][y] = "aborted"]
@@ -122,7 +123,7 @@ RollBack(s, f, y, q) ==
 RollBackTooEarly(s, f, y, q) ==
   /\ state[s][f][y] = "prepared" /\ q \in SitesOf[y] /\ state[q][f][y] = "none"
   /\ \/ ~Kept("no rollback on an unknown outcome")
-     \/ ~Kept("no rollback by others") /\ \E z \in Prepared(q, f) : z > y
+     \/ ~Kept("no rollback by others without a refusal") /\ \E z \in Prepared(q, f) : z > y
   /\ Change(s, f, y, "aborted")
   /\ UNCHANGED <<unflushed, acknowledged, horizon, ended>>
 
@@ -171,6 +172,11 @@ LosePrepare(s, f, y) ==
   /\ \/ ~Kept("prepare is durable") /\ state[s][f][y] = "prepared"
      \/ ~Kept("one phase is durable") /\ state[s][f][y] = "committed" /\ SitesOf[y] = {s}
   /\ Change(s, f, y, "aborted")
+  /\ UNCHANGED <<unflushed, acknowledged, horizon, ended>>
+
+LoseRefusal(s, f, y) ==
+  /\ ~Kept("a refusal is durable") /\ state[s][f][y] = "aborted"
+  /\ Change(s, f, y, "none")
   /\ UNCHANGED <<unflushed, acknowledged, horizon, ended>>
 
 LoseHorizon(s) ==
@@ -255,7 +261,7 @@ Steps(disturbed) ==
               \/ \E q \in Sites : (y \in disturbed \/ Refused(q, f, y)) /\ RollBack(s, f, y, q)
               \/ \E q \in Sites : RollBackTooEarly(s, f, y, q)
               \/ Commit(s, f, y) \/ CommitOnePhase(s, f, y)
-              \/ LosePrepare(s, f, y) \/ Close(s, f, y)
+              \/ LosePrepare(s, f, y) \/ LoseRefusal(s, f, y) \/ Close(s, f, y)
 
 Next == Steps(Instances)
 

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * commit.c
- *	  Deciding a family at this site: mip.commit, mip.rollback, mip.forget.
+ *	  Deciding a family at this site: mip.commit, mip.rollback, mip.refuse,
+ *	  mip.forget.
  *
  * mip.commit, step by step, and why a crash between any two of them is
  * harmless. All of it runs under the exclusive family lock, which is given
@@ -387,6 +388,66 @@ mip_family_rollback(const char *xid, int64 loser)
 	if (mipt_committed(entries))
 		mip_wait_until_durable();
 	return entries;
+}
+
+static void
+check_may_refuse(const char *xid, List *entries, ArrayType *sites)
+{
+	mipt_check_undecided(xid, entries);
+	mipt_check_sites(xid, entries, sites);
+	/* it may have been committed, and removed */
+	if (!mipt_has_prepared(entries) && mip_xid_age(xid) == MIP_BEHIND_HORIZON)
+		mip_raise_expired(xid);
+}
+
+/* An entry for an instance that has never come here. */
+static MiptEntry *
+entry_of_unknown(List *entries, int64 xinst)
+{
+	MiptEntry  *entry = palloc0(sizeof(MiptEntry));
+
+	entry->xinst = xinst;
+	entry->owner = entries ? ((MiptEntry *) linitial(entries))->owner : GetUserId();
+	entry->since = GetCurrentTimestamp();
+	return entry;
+}
+
+/*
+ * Sees to it that an instance is never prepared here; false if it has been. So
+ * anybody can get the definite refusal that permits to roll it back elsewhere:
+ * the note is durable when the reply comes, and nobody else gets the family
+ * lock before.
+ */
+bool
+mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites)
+{
+	List	   *entries;
+	MiptEntry  *entry;
+
+	mip_family_lock(xid, ExclusiveLock);
+	entries = mipt_read(xid);
+	check_may_refuse(xid, entries, sites);
+	entry = mipt_find(entries, xinst);
+	if (entry && ItemPointerIsValid(&entry->tid))
+	{
+		mip_family_unlock(xid, ExclusiveLock);
+		if (entry->state == MIP_ABORTED)
+			mip_make_durable();
+		return entry->state == MIP_ABORTED;
+	}
+	if (entry)
+	{
+		mip_doom_one(xid, xinst);
+		mip_evict_doomed(xid);
+	}
+	else
+		entry = entry_of_unknown(entries, xinst);
+	if (entry->sites == NULL)
+		entry->sites = sites;
+	mipt_insert_aborted(xid, entry);
+	mip_family_noted(xid);
+	ForceSyncCommit();
+	return true;
 }
 
 int

@@ -13,6 +13,7 @@
 /* Each returns the MIPT afterwards; see commit.c for rules and errors. */
 extern List *mip_family_commit(const char *xid, int64 winner);
 extern List *mip_family_rollback(const char *xid, int64 loser);
+extern bool mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites);
 extern int	mip_family_forget(const char *xid);
 
 /*

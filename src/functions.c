@@ -31,6 +31,7 @@ PG_FUNCTION_INFO_V1(mip_prepare);
 PG_FUNCTION_INFO_V1(mip_commit_one_phase);
 PG_FUNCTION_INFO_V1(mip_commit);
 PG_FUNCTION_INFO_V1(mip_rollback);
+PG_FUNCTION_INFO_V1(mip_refuse);
 PG_FUNCTION_INFO_V1(mip_instances);
 PG_FUNCTION_INFO_V1(mip_forget);
 PG_FUNCTION_INFO_V1(mip_acknowledge);
@@ -80,6 +81,17 @@ xinst_argument(FunctionCallInfo fcinfo)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("an XINST must be positive, not " INT64_FORMAT, xinst)));
 	return xinst;
+}
+
+static ArrayType *
+sites_argument(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("the set of sites must not be null"),
+				 errhint("Leave it out, or give an empty array, if there is no more than this one.")));
+	return mip_sites_canonical(PG_GETARG_ARRAYTYPE_P(2));
 }
 
 static text *
@@ -157,12 +169,7 @@ mip_begin(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 				 errmsg("mip.begin needs a transaction block"),
 				 errhint("Send BEGIN first.")));
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("the set of sites must not be null"),
-				 errhint("Leave it out, or give an empty array, if there is no more than this one.")));
-	mip_instance_begin(xid, xinst, mip_sites_canonical(PG_GETARG_ARRAYTYPE_P(2)));
+	mip_instance_begin(xid, xinst, sites_argument(fcinfo));
 	mip_check_own_statement();
 	PG_RETURN_VOID();
 }
@@ -220,6 +227,18 @@ mip_rollback(PG_FUNCTION_ARGS)
 	require_no_block("mip.rollback");
 	InitMaterializedSRF(fcinfo, 0);
 	return return_entries(fcinfo, mip_family_rollback(xid, xinst));
+}
+
+Datum
+mip_refuse(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+	int64		xinst = xinst_argument(fcinfo);
+	ArrayType  *sites = sites_argument(fcinfo);
+
+	PreventCommandIfReadOnly("mip.refuse");
+	require_no_block("mip.refuse");
+	PG_RETURN_BOOL(mip_family_refuse(xid, xinst, sites));
 }
 
 Datum

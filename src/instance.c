@@ -120,22 +120,14 @@ check_entries(List *entries, int64 xinst)
 	{
 		MiptEntry  *entry = lfirst(lc);
 
-		if (entry->state == MIP_ACTIVE)
-			continue;
-		if (entry->xinst == xinst)
+		if (entry->state != MIP_ACTIVE && entry->xinst == xinst)
 			ereport(ERROR,
 					(errcode(ERRCODE_MIP_DUPLICATE),
 					 errmsg("instance " INT64_FORMAT " of family \"%s\" exists already",
 							xinst, mip_mine.xid),
 					 errhint("Every attempt needs an XINST of its own.")));
-		if (entry->state == MIP_PREPARED &&
-			!mip_sites_equal(entry->sites, mip_mine.sites))
-			ereport(ERROR,
-					(errcode(ERRCODE_MIP_SITES),
-					 errmsg("instances of family \"%s\" have been begun with another set of sites",
-							mip_mine.xid),
-					 errhint("All instances of one XID must name the same sites.")));
 	}
+	mipt_check_sites(mip_mine.xid, entries, mip_mine.sites);
 }
 
 /*

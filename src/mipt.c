@@ -33,6 +33,7 @@
 #include "mipt.h"
 #include "overlay.h"
 #include "registry.h"
+#include "sites.h"
 #include "stats.h"
 #include "storage/bufmgr.h"
 #include "utils/acl.h"
@@ -416,6 +417,35 @@ raise_superseded(const MiptEntry *entry)
 			 errhint("Decide the family from the MIPTs of all sites, or retry the request with a larger XINST.")));
 }
 
+void
+mipt_check_undecided(const char *xid, List *entries)
+{
+	MiptEntry  *committed = mipt_committed(entries);
+
+	if (committed && committed->acknowledged)
+		raise_acknowledged(xid);
+	if (committed)
+		mipt_raise_committed(committed);
+}
+
+void
+mipt_check_sites(const char *xid, List *entries, ArrayType *sites)
+{
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (entry->state == MIP_PREPARED && !mip_sites_equal(entry->sites, sites))
+			ereport(ERROR,
+					(errcode(ERRCODE_MIP_SITES),
+					 errmsg("instances of family \"%s\" have been begun with another set of sites",
+							xid),
+					 errhint("All instances of one XID must name the same sites.")));
+	}
+}
+
 /*
  * The largest prepared XINST matters: a refused attempt has to go above it.
  * A one-phase commit decides the family alone, so any prepared sibling, which
@@ -424,14 +454,10 @@ raise_superseded(const MiptEntry *entry)
 void
 mipt_check_may_end(const char *xid, List *entries, int64 xinst, bool one_phase)
 {
-	MiptEntry  *committed = mipt_committed(entries);
 	MiptEntry  *in_the_way = NULL;
 	ListCell   *lc;
 
-	if (committed && committed->acknowledged)
-		raise_acknowledged(xid);
-	if (committed)
-		mipt_raise_committed(committed);
+	mipt_check_undecided(xid, entries);
 	foreach(lc, entries)
 	{
 		MiptEntry  *entry = lfirst(lc);

@@ -104,6 +104,9 @@ extern int	mipt_delete(List *entries);
 /* The rules: may `xinst` prepare (one_phase: commit at once) beside these? */
 extern void mipt_check_may_end(const char *xid, List *entries, int64 xinst,
 							   bool one_phase);
+/* Other rules: nothing is committed; all instances name the same sites. */
+extern void mipt_check_undecided(const char *xid, List *entries);
+extern void mipt_check_sites(const char *xid, List *entries, ArrayType *sites);
 pg_noreturn extern void mipt_raise_committed(const MiptEntry *entry);
 
 #endif							/* MIP_MIPT_H */

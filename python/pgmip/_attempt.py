@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,8 @@ class Ended:
     retry: bool = False
     left: bool = False
     """Whether the instance may be prepared somewhere, now or later."""
+    stuck: bool = False
+    """Whether its time was up: it may have waited for who waits for a sibling that is in doubt."""
     by_handler: bool = False
     """Whether the handler has ended a transaction itself; should it have called mip.prepare, the MIPT shows it."""
     highest: int = field(init=False)
@@ -74,7 +77,8 @@ class Attempt:
     ) -> None:  # fmt: skip
         """`order`: the sites in the order in which to prepare them where not in parallel. `deadline`: the time, by
         the event loop's clock, at which the handler is cancelled. `in_doubt`: whether a sibling is prepared. `turn`:
-        how long (seconds) the attempt may keep one of the few places that there are for such requests.
+        how long (seconds) the attempt may run then, and how long it may keep one of the few places that there are for
+        such requests.
         """
         self._instance = instance
         self._order = order
@@ -95,14 +99,14 @@ class Attempt:
         # A cancelled statement asks the server to end it. If that does not answer either, the connection is cut.
         timer = asyncio.get_running_loop().call_at(self._deadline + self._timeout, self._cut)
         try:
-            async with asyncio.timeout_at(self._deadline) as limit:
+            async with asyncio.timeout_at(self._deadline) as limit, self._taking_turns(limit):
                 await self._connect(limit)
                 text = await self._result_of(handler, request)
         except Exception as error:
             # We have prepared nothing, and will not: the transactions end with `close`.
             if limit.expired():
-                timeout = TimeoutError("the deadline has passed")
-                return Ended({}, timeout, limit.when() != self._deadline, by_handler=self._ended_by_handler())
+                why = "the deadline has passed" if limit.when() == self._deadline else "a sibling is in doubt"
+                return Ended({}, TimeoutError(why), retry=True, stuck=True, by_handler=self._ended_by_handler())
             cause = self._failure() or error
             return Ended({}, cause, is_retryable(cause), by_handler=self._ended_by_handler())
         finally:
@@ -131,6 +135,25 @@ class Attempt:
             self._branches = {}
 
     # -- steps ---------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _taking_turns(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
+        """Meanwhile, end the attempt if after its turn a sibling is in doubt."""
+        loop = asyncio.get_running_loop()
+        watch: list[asyncio.Task[None]] = []
+        timer = loop.call_later(self._turn, lambda: watch.append(loop.create_task(self._give_way(limit))))
+        try:
+            yield
+        finally:
+            timer.cancel()
+            for task in watch:
+                task.cancel()
+            await asyncio.gather(*watch, return_exceptions=True)
+
+    async def _give_way(self, limit: asyncio.Timeout) -> None:
+        while not await self._in_doubt():  # noqa: ASYNC110 (sites do not tell)
+            await asyncio.sleep(self._turn)
+        limit.reschedule(min(self._deadline, asyncio.get_running_loop().time()))
 
     async def _connect(self, limit: asyncio.Timeout) -> None:
         for site in self._order:

@@ -17,7 +17,7 @@ from ._connection import Connection
 from ._json import parse
 from ._pool import Pool, at_site
 from ._sites import at_each_site
-from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, SITES_DIFFER, sqlstate
+from ._sqlstate import DEADLOCK, EXPIRED, FAMILY_COMMITTED, NOT_USABLE, SITES_DIFFER, sqlstate
 from .decision import Entry, Mipts, State, Winner, decide, highest, live
 from .exceptions import (
     Cancelled,
@@ -37,7 +37,7 @@ __all__ = ["Family", "Found", "Limits", "Settled", "find", "read"]
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
 _COMMIT_TRIES = 3
-_FIRST_TURN = 2.0  # seconds for which a request in doubt may keep a place that others in doubt wait for
+_FIRST_TURN = 2.0  # seconds that an attempt takes at most while a sibling is in doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Family:
         self._own: set[int] = set()
         self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # own instances that can have no effect any more
-        self._left = False  # whether an own instance may be prepared somewhere
+        self._left: set[int] = set()  # own instances that may be prepared somewhere
 
     async def run(self, handler: Handler | None, request: str | None, *, settle: bool = False) -> Settled:
         """Attempt until there is a winner, and finish it. Without a handler the attempts are empty and cancel; with
@@ -200,6 +200,8 @@ class Family:
             winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner)
+            if ended.stuck or sqlstate(cause) == DEADLOCK:
+                await self._free(mipts)
             if sqlstate(cause) == EXPIRED and handler is None:
                 await self._end(mipts, cause)
             if sqlstate(cause) == EXPIRED and handler is not None and settle:
@@ -299,7 +301,7 @@ class Family:
                 raise
             await attempt.close()
         if ended.left:
-            self._left = True
+            self._left.add(xinst)
         elif not ended.by_handler:
             self._harmless.add(xinst)
         return settled or ended
@@ -315,6 +317,28 @@ class Family:
         mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
         return any(entry.state is State.PREPARED for mipt in mipts.values() for entry in mipt or ())
 
+    async def _free(self, mipts: Mipts) -> None:
+        """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we
+        need. An instance that one site has refused for ever can be complete nowhere.
+        """
+        for xinst, site in _partial(mipts).items():
+            if not await self._refuse_at(site, xinst):
+                continue
+            self._harmless.add(xinst)
+            self._left.discard(xinst)
+            others = [other for other in self._sites if other != site]
+            await at_each_site(others, lambda other: self._roll_back_at(other, xinst))  # noqa: B023 (awaited here)
+
+    async def _refuse_at(self, site: str, xinst: int) -> bool:
+        try:
+            with self._phase.part("refuse", xinst=xinst, site=site):
+                return await at_site(
+                    self._pools[site],
+                    lambda conn: _mipt.refuse(conn, self._limits.step_timeout, self.xid, xinst, sorted(self._sites)),
+                )
+        except psycopg.Error:
+            return False
+
     async def _end(self, mipts: Mipts, cause: BaseException | None) -> None:
         """End what is in doubt, though a site has refused as expired even an empty instance. Raises Cancelled.
 
@@ -327,17 +351,21 @@ class Family:
         if None in mipts.values() or not prepared:
             return
         for site, xinst in prepared:
-            await self._roll_back_at(site, xinst)
+            error = await self._roll_back_at(site, xinst)
+            if error is not None:
+                why = f"{site} could not be told that the request has expired: {error}"
+                raise Unknown(why, xid=self.xid) from error
         raise Cancelled(f"the request {self.xid!r} has expired undecided", xid=self.xid) from cause
 
-    async def _roll_back_at(self, site: str, xinst: int) -> None:
+    async def _roll_back_at(self, site: str, xinst: int) -> psycopg.Error | None:
         try:
             with self._phase.part("rollback", xinst=xinst, site=site):
                 await at_site(
                     self._pools[site], lambda conn: _mipt.rollback(conn, self._limits.step_timeout, self.xid, xinst)
                 )
         except psycopg.Error as error:
-            raise Unknown(f"{site} could not be told that the request has expired: {error}", xid=self.xid) from error
+            return error
+        return None
 
     def decide(self, mipts: Mipts) -> Winner | None:
         """The winner, if these MIPTs have one."""
@@ -389,6 +417,17 @@ class Family:
                     ) from error
                 last = error
         return last
+
+
+def _partial(mipts: Mipts) -> dict[int, str]:
+    """The instances that are prepared, but not at every site, each with a site where it is not."""
+    prepared = {
+        site: {entry.xinst for entry in mipt if entry.state is State.PREPARED}
+        for site, mipt in mipts.items()
+        if mipt is not None
+    }
+    everywhere = set[int]().union(*prepared.values())
+    return {xinst: site for site in prepared for xinst in everywhere - prepared[site]}
 
 
 def _pause(number: int, took: float) -> float:

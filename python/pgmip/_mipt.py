@@ -16,6 +16,7 @@ _INSTANCES = f"SELECT {COLUMNS} FROM mip.instances(%s)".encode()
 _COMMIT = f"SELECT {COLUMNS} FROM mip.commit(%s, %s)".encode()
 _ROLLBACK = f"SELECT {COLUMNS} FROM mip.rollback(%s, %s)".encode()
 
+_REFUSE = b"SELECT mip.refuse(%s, %s, %s)"
 _ACKNOWLEDGE = b"SELECT mip.acknowledge(%s)"
 
 
@@ -38,9 +39,18 @@ async def commit(conn: Connection, timeout: float, xid: str, xinst: int) -> tupl
 
 
 async def rollback(conn: Connection, timeout: float, xid: str, xinst: int) -> tuple[Entry, ...]:
-    """Roll a prepared instance back: only for its own coordinator, and only after a site definitely refused it; or for
-    anybody, where a site has refused even an empty instance as expired."""
+    """Roll a prepared instance back: only after a site has definitely refused it, to its coordinator, by `refuse`, or
+    because it refuses even an empty instance as expired.
+    """
     return await _call(conn, timeout, _ROLLBACK, (xid, xinst))
+
+
+async def refuse(conn: Connection, timeout: float, xid: str, xinst: int, sites: Sequence[str]) -> bool:
+    """See to it that an instance is never prepared here; False where it has been. May be repeated."""
+    with cut_after(conn, timeout):
+        cursor = await conn.execute(_REFUSE, (xid, xinst, list(sites)), prepare=True)
+        ((refused,),) = await cursor.fetchall()
+        return bool(refused)
 
 
 async def acknowledge(conn: Connection, timeout: float, xid: str) -> None:

@@ -10,6 +10,7 @@ from psycopg.pq import ConnStatus
 from .exceptions import SiteDown
 
 __all__ = [
+    "DEADLOCK",
     "EXPIRED",
     "FAMILY_COMMITTED",
     "NOT_USABLE",
@@ -24,6 +25,7 @@ FAMILY_COMMITTED = "MP001"
 SITES_DIFFER = "MP003"
 NOT_USABLE = "MP006"
 EXPIRED = "MP007"
+DEADLOCK = "40P01"
 
 _RETRYABLE = frozenset(
     {
@@ -33,7 +35,7 @@ _RETRYABLE = frozenset(
         "MP005",  # a sibling was committed meanwhile
         "26000",  # somebody has dropped our prepared statements; the connection goes, too
         "40001",  # serialization failure
-        "40P01",  # deadlock
+        DEADLOCK,
         "55006",  # somebody else writes to the family's MIPT entries
         "53200",  # out of memory: also max_prepared_transactions reached
         "53300",  # too many connections

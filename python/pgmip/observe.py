@@ -35,7 +35,7 @@ __all__ = ["DecisionKind", "Hook", "Observer", "Phase", "PhaseName", "Step", "St
 StepName = Literal["begun", "prepared-first-site", "prepared-all", "committed-first-site", "committed-all"]
 PhaseName = Literal[
     "submit", "settle", "resolve", "acknowledge",
-    "attempt", "handler", "connect", "prepare", "commit", "rollback", "read",
+    "attempt", "handler", "connect", "prepare", "commit", "rollback", "refuse", "read",
 ]  # fmt: skip
 DecisionKind = Literal["own", "sibling", "earlier", "cancelled"]
 

@@ -31,6 +31,7 @@ from ._connection import Connection, connected, cut_after
 from ._pool import at_site
 from ._sites import at_each_site
 from .app import App
+from .exceptions import NothingHappened
 
 __all__ = ["Event", "EventName", "Sweeper"]
 
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 _CHANNEL = "mip_in_doubt"
 _PUSH_AFTER = 10.0  # seconds; where a site does not say
 _FIRST_PAUSE = 1.0
-_FIRST_DEADLINE = 2.0
+_FIRST_DEADLINE = 5.0
 
 # From which age, in seconds, an instance counts as left behind: as asked for, or as the site has it
 _LIMIT = """
@@ -61,6 +62,8 @@ class EventName(StrEnum):
     """A request is finished: it has taken effect."""
     CANCELLED = "cancelled"
     """A request is finished: it has been cancelled."""
+    UNDONE = "undone"
+    """A request could not be finished, and nothing of it is left: as if it had never come. A retransmission runs it."""
     FAILED = "failed"
     """A request could not be finished; it will be tried again."""
     ACKNOWLEDGED = "acknowledged"
@@ -74,6 +77,7 @@ class EventName(StrEnum):
 _LEVELS = {
     EventName.COMMITTED: logging.INFO,
     EventName.CANCELLED: logging.INFO,
+    EventName.UNDONE: logging.WARNING,
     EventName.FAILED: logging.WARNING,
     EventName.ACKNOWLEDGED: logging.DEBUG,
     EventName.LISTENING: logging.INFO,
@@ -327,6 +331,8 @@ class Sweeper:
                 return None
             cancel = self._cancel_unknown_after is not None and age >= self._cancel_unknown_after
             resolution = await self._app.settle(xid, cancel=cancel, deadline=self._deadline(xid))
+        except NothingHappened as error:
+            return self._tell(Event(EventName.UNDONE, xid, error=error))
         except Exception as error:  # whatever one request does, the others have to be attended to
             return self._tell(Event(EventName.FAILED, xid, error=error))
         if resolution is None:

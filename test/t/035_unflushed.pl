@@ -118,6 +118,24 @@ power_cut();
 is(states($node, 'forgotten'), '', 'mip.forget: stays forgotten');
 is_decided($node, 'mip.forget');
 
+# a refusal: others roll the instance back elsewhere
+fill($node);
+hold_walwriter();
+is( mip_sql($node, "SET synchronous_commit = off; SELECT mip.refuse('refused', 1)"),
+	't', 'mip.refuse');
+power_cut();
+is(states($node, 'refused'), '1 aborted', 'mip.refuse: stays refused');
+
+# also of what was noted before, and not flushed yet
+prepared('noted');
+hold_walwriter();
+mip_sql($node, "SET synchronous_commit = off; SELECT FROM mip.rollback('noted', 1)");
+is( mip_sql($node, "SET synchronous_commit = off; SELECT mip.refuse('noted', 1)"),
+	't', 'mip.refuse of what is aborted');
+power_cut();
+is(states($node, 'noted'), '1 aborted', 'mip.refuse of what is aborted: stays so');
+is_decided($node, 'mip.refuse');
+
 # a hand-over that has begun, and failed
 fill($node);
 begin_prepared($node, 'begun', 1, 2);

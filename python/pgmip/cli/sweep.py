@@ -26,6 +26,7 @@ __all__ = ["load_app", "sweep"]
 _STYLE = {
     EventName.COMMITTED: STYLES["ok"],
     EventName.CANCELLED: STYLES["warning"],
+    EventName.UNDONE: STYLES["warning"],
     EventName.FAILED: STYLES["error"],
     EventName.LOST: STYLES["error"],
 }
