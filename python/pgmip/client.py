@@ -121,7 +121,7 @@ class Client:
             self._acknowledger.add(xid)
 
     async def close(self) -> None:
-        """Close all connections, after a last attempt to deliver acknowledgements."""
+        """Close all connections, after a last attempt to deliver acknowledgements. Calls that run raise Unknown."""
         if self._acknowledger is not None:
             await self._acknowledger.close()
         await self._http.aclose()
@@ -138,6 +138,8 @@ class Client:
         self, server: Server, path: str, body: bytes, headers: dict[str, str], xid: str, patience: float
     ) -> Verdict:
         """One transmission."""
+        if self._http.is_closed:
+            return Final(Unknown("the client has been closed", xid=xid))
         try:
             async with asyncio.timeout(patience):
                 response = await self._http.post(server.url + path, content=body, headers=headers)

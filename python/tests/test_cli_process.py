@@ -78,15 +78,28 @@ def test_without_the_extra(start: Start) -> None:
     assert process.stderr == "pgmip: the command line needs the extra `cli`: pip install 'pgmip[cli]'\n"
 
 
-@pytest.mark.parametrize("json_too", [False, True])
-@pytest.mark.parametrize("command", ["status", "doctor", "top"])
-def test_a_closed_pipe(start: Start, command: str, json_too: bool) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("status", "doctor", "top", "sweep --interval=0.1"),
+        *("status --json", "doctor --json", "top --json", "sweep --interval=0.1 --json", "show nobody-knows --json"),
+    ],
+)
+def test_a_closed_pipe(start: Start, command: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    process = start(command, *(["--json"] if json_too else []), stdout=writer)
+    process = start(*command.split(), stdout=writer)
     os.close(writer)
     _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (CLOSED_PIPE, "")
+
+
+@pytest.mark.parametrize("command", ["status", "status --json", "show nobody-knows --json", "sweep --interval=0.1"])
+def test_a_full_disk(start: Start, command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = start(*command.split(), stdout=full)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (1, "pgmip: [Errno 28] No space left on device\n")
 
 
 def test_ctrl_c(start: Start) -> None:

@@ -296,6 +296,25 @@ async def test_a_fault_at_every_byte(
     assert xids(fake, other) == {str(number) for number in range(0, after + 1, step)}, "nobody made XIDs of his own"
 
 
+async def test_closing_while_a_call_runs(stack: AsyncExitStack) -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    class Hangs(FakeApp):
+        async def submit(self, name: str, request: Any, xid: str | None = None, **limits: Any) -> Any:
+            asked.set()
+            await never.wait()
+
+    client = Client([await stack.enter_async_context(serving(asgi(Hangs())))])
+    call = asyncio.create_task(client.submit("buy", None))
+    await asked.wait()
+    await client.close()
+    with pytest.raises(Unknown, match="closed"):
+        await call
+    with pytest.raises(Unknown, match="closed"):
+        await client.submit("buy", None)
+    never.set()
+
+
 async def test_a_server_that_hangs(stack: AsyncExitStack, fake: FakeApp) -> None:
     """It costs a time-out, or with a hedge not even that."""
     hangs = FakeApp()

@@ -119,11 +119,13 @@ class WireProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._relay(from_client, to_client))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: to_client.transport.abort())  # also where it was cancelled before it began
+
+    async def _relay(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         writers = [to_client]
         try:
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target)

@@ -44,20 +44,29 @@ def run(name: str, json: bool, body: Body) -> NoReturn:
     for library in ("pgmip", "psycopg"):
         logging.getLogger(library).addHandler(logging.NullHandler())
     try:
-        code = asyncio.run(body(output))
-        sys.stdout.flush()
-    except CliError as error:
-        code = _told(output, name, str(error), error.code, error.hint)
-    except psycopg.Error as error:
-        failure = failure_of(error)
-        code = _told(output, name, failure.message, ExitCode.UNREACHABLE, failure.hint)
-    except BrokenPipeError:
-        # Nobody reads any more; the interpreter must not try to flush at its end, either.
+        code = _ended(name, output, body)
+    except OSError as error:
+        # Nothing can be written; the interpreter must not try to flush at its end, either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ExitCode.CLOSED_PIPE
-    except KeyboardInterrupt:
-        code = ExitCode.INTERRUPTED
+        if not isinstance(error, BrokenPipeError):
+            output.error(str(error))
+            code = ExitCode.PROBLEMS
     raise typer.Exit(int(code))
+
+
+def _ended(name: str, output: Output, body: Body) -> ExitCode:
+    try:
+        code = asyncio.run(body(output))
+        sys.stdout.flush()
+        return code
+    except CliError as error:
+        return _told(output, name, str(error), error.code, error.hint)
+    except psycopg.Error as error:
+        failure = failure_of(error)
+        return _told(output, name, failure.message, ExitCode.UNREACHABLE, failure.hint)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
 
 
 def _told(output: Output, name: str, message: str, code: ExitCode, hint: str | None) -> ExitCode:

@@ -65,6 +65,15 @@ def sweep(
         given = load(site, config)
         name = app or given.app
         serving = App(given.required(), step_timeout=timeout) if name is None else load_app(name)
+        unwritten: list[OSError] = []
+
+        def tell(event: Event) -> None:
+            try:
+                _tell(output, event)
+            except OSError as error:  # as when the reader has gone away
+                unwritten.append(error)
+                sweeper.stop()
+
         async with serving:
             sweeper = Sweeper(
                 serving,
@@ -72,12 +81,12 @@ def sweep(
                 older_than=older_than,
                 cancel_unknown_after=0 if cancel_unknown else None,
                 concurrency=concurrency,
-                on_event=lambda event: _tell(output, event),
+                on_event=tell,
             )
-            if once:
-                return _verdict(await sweeper.sweep())
-            await _until_signalled(sweeper)
-        return ExitCode.OK
+            code = _verdict(await sweeper.sweep()) if once else await _until_signalled(sweeper)
+        if unwritten:
+            raise unwritten[0]
+        return code
 
     run("sweep", json, body)
 
@@ -106,7 +115,7 @@ def load_app(name: str) -> App:
     return found
 
 
-async def _until_signalled(sweeper: Sweeper) -> None:
+async def _until_signalled(sweeper: Sweeper) -> ExitCode:
     """The first signal lets it finish what it is at, the second does not."""
     task = asyncio.create_task(sweeper.run())
     stopping = False
@@ -123,6 +132,7 @@ async def _until_signalled(sweeper: Sweeper) -> None:
         loop.add_signal_handler(number, on_signal)
     try:
         await task
+        return ExitCode.OK
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
