@@ -305,6 +305,7 @@ mip_keep_books(void)
 	{
 		keep_book(lfirst(lc));
 		MemoryContextReset(family);
+		mip_stop_point("book");
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(family);

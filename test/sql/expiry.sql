@@ -318,6 +318,16 @@ INSERT INTO mip.mipt (xid, xinst, result, owner, since, aborted, sites)
 SELECT count(*), min(n) FROM (SELECT mip.expire() FROM generate_series(1, 3)) e (n);
 SELECT xid, xinst, result, acknowledged FROM mip.mipt WHERE xid ~ 'apart';
 
+-- An XID without a time is as old as its youngest attempt.
+INSERT INTO mip.mipt (xid, xinst, result, owner, since, aborted, sites)
+	VALUES ('youngest', 1, NULL, current_user::regrole, '2003-01-01', true, '{}'),
+		('youngest', 2, 'result', current_user::regrole, now(), false, '{}');
+SELECT mip.expire();
+SELECT xinst, result, acknowledged FROM mip.mipt WHERE xid = 'youngest' ORDER BY xinst;
+UPDATE mip.mipt SET since = '2003-01-01' WHERE xid = 'youngest';
+SELECT mip.expire();
+SELECT xinst, result, acknowledged FROM mip.mipt WHERE xid = 'youngest' ORDER BY xinst;
+
 -- By whom
 CREATE ROLE mip_expiring;
 CREATE ROLE mip_expiring_too IN ROLE mip_expiring;

@@ -660,6 +660,26 @@ SELECT test.steps($$
 	v: SELECT mip.forget('restored')
 $$);
 
+-- Statements that decide the same families in opposite orders do not wait for
+-- each other in a circle when they note the losers.
+SELECT test.begin('t1', 'book ' || f, x), test.prepare('t1') FROM unnest('{a,b}'::text[]) f, generate_series(1, 2) x;
+SELECT test.steps($$
+	t1: SET mip.debug_stop_at = 'wait:book'
+	u: SELECT pg_advisory_lock(1)
+	v: SELECT pg_advisory_lock(2)
+	t2& SELECT n || pg_advisory_xact_lock(2)::text FROM (SELECT count(*) FROM unnest('{b,a}'::text[]) f, mip.rollback('book ' || f, 2) OFFSET 0) d (n)
+	t2? waits 2
+	t1& SELECT count(*) FROM unnest('{a,b}'::text[]) f, mip.rollback('book ' || f, 1)
+	t1? waits 1
+	v: SELECT pg_advisory_unlock(2)
+	t2? waits
+	u: SELECT pg_advisory_unlock(1)
+	t1? result
+	t2? result
+	t1: RESET mip.debug_stop_at
+	v: SELECT string_agg(f || xinst || state, ' ' ORDER BY f, xinst) FROM unnest('{a,b}'::text[]) f, mip.instances('book ' || f)
+$$);
+
 SELECT * FROM r ORDER BY id;
 SELECT test.check('r');
 SELECT test.corruption('r');
