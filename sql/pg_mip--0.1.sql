@@ -120,7 +120,7 @@ CREATE FUNCTION mip.rollback(xid text, xinst bigint) RETURNS SETOF mip.instance
 COMMENT ON FUNCTION mip.rollback(text, bigint) IS
 	'aborts an instance that some site has definitely refused; returns the MIPT';
 
-CREATE FUNCTION mip.refuse(xid text, xinst bigint, sites text[] DEFAULT '{}') RETURNS boolean
+CREATE FUNCTION mip.refuse(xid text, xinst bigint, sites text[]) RETURNS boolean
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_refuse';
 COMMENT ON FUNCTION mip.refuse(text, bigint, text[]) IS
 	'sees to it that an instance is never prepared here; false if it has been';

@@ -27,6 +27,7 @@
 #define IDLE_PATIENCE_MS	10
 #define CANCEL_PATIENCE_MS	200
 #define EVICT_PATIENCE_MS	2000
+#define LONGEST_NAP_MS		50
 
 /* Dooms the active instances whose being `xinst` equals `that`. */
 static void
@@ -124,7 +125,7 @@ mip_evict_doomed(const char *xid)
 
 	for (int nap = 1;
 		 signal_doomed(xid, waited) > 0 && waited < EVICT_PATIENCE_MS;
-		 nap *= 2)
+		 nap = Min(nap * 2, LONGEST_NAP_MS))
 	{
 		pg_usleep(nap * 1000L);
 		waited += nap;

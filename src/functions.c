@@ -238,6 +238,7 @@ mip_refuse(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("mip.refuse");
 	require_no_block("mip.refuse");
+	mip_require_whole("mip.refuse");
 	PG_RETURN_BOOL(mip_family_refuse(xid, xinst, sites));
 }
 
@@ -263,6 +264,7 @@ mip_forget(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("mip.forget");
 	require_no_block("mip.forget");
+	mip_require_whole("mip.forget");
 	PG_RETURN_INT32(mip_family_forget(xid));
 }
 

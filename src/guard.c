@@ -52,8 +52,8 @@ static int	depth;
 /* EXECUTE opens a portal of its own; this is the client's then. */
 static Portal execute_portal;
 
-Portal
-mip_client_portal(void)
+static Portal
+client_portal(void)
 {
 	return execute_portal ? execute_portal : ActivePortal;
 }
@@ -83,6 +83,37 @@ mip_require_top_level(const char *function)
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s cannot be called from a function or from inside another statement", function),
 				 errhint("Send SELECT * FROM %s(...) as a statement of its own.", function)));
+}
+
+bool
+mip_in_simple_query(Portal portal)
+{
+	return portal && portal->name[0] == '\0' && !portal->visible;
+}
+
+/* Who needs the rows of the running statement to be fetched at once */
+static const char *whole;
+
+/*
+ * The extended protocol lets clients fetch rows in parts. Queries are refused
+ * if they do (refuse_part), but nobody sees the rows go that a portal stores
+ * first.
+ */
+void
+mip_require_whole(const char *function)
+{
+	Portal		portal = client_portal();
+
+	if (portal && !mip_in_simple_query(portal) &&
+		(portal->strategy == PORTAL_ONE_RETURNING ||
+		 portal->strategy == PORTAL_ONE_MOD_WITH ||
+		 portal->strategy == PORTAL_UTIL_SELECT))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s cannot be called by EXECUTE or by a statement that changes rows in the extended query protocol",
+						function),
+				 errhint("Send SELECT * FROM %s(...) itself.", function)));
+	whole = function;
 }
 
 /* ---- doomed instances and endings ---- */
@@ -149,7 +180,10 @@ static void
 enter(void)
 {
 	if (depth++ == 0)
+	{
 		(void) mip_is_deadlock_victim();	/* failed outside a statement */
+		whole = NULL;
+	}
 	if (mip_in_transaction())
 		mip_mine.inst->running = true;
 }
@@ -329,12 +363,12 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
  * deferred triggers stop early by themselves.
  */
 static void
-refuse_part_of_ending(QueryDesc *desc, uint64 count)
+refuse_part(QueryDesc *desc, uint64 count)
 {
-	if (count > 0 && desc->estate->es_processed >= count && client_in_ending())
+	if (count > 0 && desc->estate->es_processed >= count && depth == 1 && whole)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("the rows of mip.prepare and mip.commit_one_phase cannot be fetched in parts"),
+				 errmsg("the rows of %s cannot be fetched in parts", whole),
 				 errhint("Let the driver fetch all rows of this statement at once (a fetch size of 0).")));
 }
 
@@ -360,7 +394,7 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 			prev_executor_run(MIP_EXECUTOR_RUN_PASS);
 		else
 			standard_ExecutorRun(MIP_EXECUTOR_RUN_PASS);
-		refuse_part_of_ending(desc, count);
+		refuse_part(desc, count);
 	}
 	PG_CATCH();
 	{

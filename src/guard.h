@@ -17,8 +17,14 @@ extern void mip_guard_init(void);
 /* Errors out unless called from a statement that the client sent itself. */
 extern void mip_require_top_level(const char *function);
 
-/* The portal of that statement. */
-extern Portal mip_client_portal(void);
+/*
+ * Errors out if the client of that statement fetches its rows in parts: it
+ * must not have any before the transaction has ended.
+ */
+extern void mip_require_whole(const char *function);
+
+/* Is this the portal of a simple query? */
+extern bool mip_in_simple_query(Portal portal);
 
 /* To be called by mip.begin: the rest of its own statement is to obey, too. */
 extern void mip_check_own_statement(void);

@@ -189,31 +189,6 @@ check_role(const char *function)
 				 errhint("Undo SET ROLE or SET SESSION AUTHORIZATION first.")));
 }
 
-static bool
-in_simple_query(Portal portal)
-{
-	return portal && portal->name[0] == '\0' && !portal->visible;
-}
-
-/*
- * The extended protocol lets clients fetch rows in parts. Queries are refused
- * if they do (guard.c), but nobody sees the rows go that a portal stores first.
- */
-static void
-check_portal(void)
-{
-	Portal		portal = mip_client_portal();
-
-	if (portal && !in_simple_query(portal) &&
-		(portal->strategy == PORTAL_ONE_RETURNING ||
-		 portal->strategy == PORTAL_ONE_MOD_WITH ||
-		 portal->strategy == PORTAL_UTIL_SELECT))
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("an instance cannot be ended by EXECUTE or by a statement that changes rows in the extended query protocol"),
-				 errhint("Send SELECT * FROM mip.prepare(...) or mip.commit_one_phase(...) itself.")));
-}
-
 static void
 check_may_end(const char *function)
 {
@@ -232,7 +207,7 @@ check_may_end(const char *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("this transaction is being ended already")));
-	check_portal();
+	mip_require_whole(function);
 	mip_check_doomed();
 }
 
@@ -244,7 +219,7 @@ check_may_end(const char *function)
 static void
 end_before_reply(void)
 {
-	if (!in_simple_query(ActivePortal))
+	if (!mip_in_simple_query(ActivePortal))
 		MyXactFlags |= XACT_FLAGS_NEEDIMMEDIATECOMMIT;
 }
 

@@ -437,7 +437,8 @@ mipt_check_sites(const char *xid, List *entries, ArrayType *sites)
 	{
 		MiptEntry  *entry = lfirst(lc);
 
-		if (entry->state == MIP_PREPARED && !mip_sites_equal(entry->sites, sites))
+		if ((entry->state == MIP_PREPARED || entry->state == MIP_ACTIVE) &&
+			entry->sites && !mip_sites_equal(entry->sites, sites))
 			ereport(ERROR,
 					(errcode(ERRCODE_MIP_SITES),
 					 errmsg("instances of family \"%s\" have been begun with another set of sites",

@@ -32,6 +32,8 @@ SELECT mip.refuse('rf1', 3, '{a,b}'), mip.refuse('rf1', 6, '{a,b}');
 -- all instances name the same sites
 SELECT mip.refuse('rf1', 7, '{a,c}');
 :code
+SELECT mip.refuse('rf1', 7, '{}');
+:code
 SELECT mip.refuse('rf1', 7);
 :code
 SELECT xinst, state FROM mip.instances('rf1');
@@ -57,17 +59,23 @@ SELECT mip.refuse('rf2', 2, '{a,b}');
 -- active and idle: its session ends, an outsider goes on
 SELECT test.begin('t1', 'rf3', 1), test.run('t1', 'UPDATE t SET v = 1 WHERE id = 1');
 SELECT test.send('u', 'UPDATE t SET v = v + 100 WHERE id = 1'), test.waits('u');
-SELECT mip.refuse('rf3', 1);
+SELECT mip.refuse('rf3', 1, '{}');
 SELECT test.result('u');
 SELECT test.run('t1', 'SELECT 1') ~ '^(57P01|08)';
 SELECT xinst, state FROM mip.instances('rf3');
 SELECT test.close('t1'), test.open('t1');
 
+-- nor with those of one that is active
+SELECT test.begin('t1', 'rf8', 1);
+SELECT mip.refuse('rf8', 2, '{x,y}');
+:code
+SELECT test.run('t1', 'ROLLBACK');
+
 -- active and running: its statement ends, and it cannot be prepared; a sibling beside it can
 SELECT test.begin('t1', 'rf4', 1), test.run('t1', 'UPDATE t SET v = 1 WHERE id = 1');
 SELECT test.begin('t2', 'rf4', 2), test.run('t2', 'UPDATE t SET v = 2 WHERE id = 1');
 SELECT test.send('t1', 'SELECT pg_sleep(10)::text');
-SELECT mip.refuse('rf4', 1);
+SELECT mip.refuse('rf4', 1, '{}');
 SELECT test.result('t1'), test.prepare('t1'), test.run('t1', 'ROLLBACK');
 SELECT test.prepare('t2');
 SELECT test.commit('c', 'rf4', 2);
@@ -76,25 +84,25 @@ SELECT v FROM t WHERE id = 1;
 
 -- an instance that was alone hears of it in the MIPT that it gets
 SELECT test.begin('t1', 'rf5', 1);
-SELECT mip.refuse('rf5', 9);
+SELECT mip.refuse('rf5', 9, '{}');
 SELECT test.prepare('t1');
 SELECT test.rollback('c', 'rf5', 1);
 
 -- expired, by its XID's time
-SELECT mip.refuse('018cc251-f400-7000-8000-000000000001', 1);
+SELECT mip.refuse('018cc251-f400-7000-8000-000000000001', 1, '{}');
 SELECT mip.expire();
 SELECT count(*) FROM mip.instances('018cc251-f400-7000-8000-000000000001');
-SELECT mip.refuse('018cc251-f400-7000-8000-000000000001', 1);
+SELECT mip.refuse('018cc251-f400-7000-8000-000000000001', 1, '{}');
 :code
 
 -- arguments
-SELECT mip.refuse('', 1);
+SELECT mip.refuse('', 1, '{}');
 :code
-SELECT mip.refuse(NULL, 1);
+SELECT mip.refuse(NULL, 1, '{}');
 :code
-SELECT mip.refuse('rf6', 0);
+SELECT mip.refuse('rf6', 0, '{}');
 :code
-SELECT mip.refuse('rf6', NULL);
+SELECT mip.refuse('rf6', NULL, '{}');
 :code
 SELECT mip.refuse('rf6', 1, NULL);
 :code
@@ -103,34 +111,34 @@ SELECT mip.refuse('rf6', 1, '{a,NULL}');
 
 -- a statement of its own: its effect is durable at once
 BEGIN;
-SELECT mip.refuse('rf6', 1);
+SELECT mip.refuse('rf6', 1, '{}');
 :code
 ROLLBACK;
-DO $$ BEGIN PERFORM mip.refuse('rf6', 1); END $$;
+DO $$ BEGIN PERFORM mip.refuse('rf6', 1, '{}'); END $$;
 :code
 BEGIN;
 SELECT mip.begin('rf6', 1);
-SELECT mip.refuse('rf6', 2);
+SELECT mip.refuse('rf6', 2, '{}');
 :code
 ROLLBACK;
 SET default_transaction_read_only = on;
-SELECT mip.refuse('rf6', 1);
+SELECT mip.refuse('rf6', 1, '{}');
 :code
 RESET default_transaction_read_only;
 SELECT count(*) FROM mip.instances('rf6');
 -- several at once
-SELECT i, mip.refuse('rf6', i) FROM generate_series(1, 3) i;
+SELECT i, mip.refuse('rf6', i, '{}') FROM generate_series(1, 3) i;
 
 -- it is its role's
 CREATE ROLE refuser LOGIN;
 SET ROLE refuser;
-SELECT mip.refuse('rf6', 4);
+SELECT mip.refuse('rf6', 4, '{}');
 :code
-SELECT mip.refuse('rf7', 1);
+SELECT mip.refuse('rf7', 1, '{}');
 RESET ROLE;
 SELECT xinst, state, owner FROM mip.instances('rf7');
 -- another one, with its privileges, notes for the same role
-SELECT mip.refuse('rf7', 2);
+SELECT mip.refuse('rf7', 2, '{}');
 SELECT xinst, state, owner FROM mip.instances('rf7');
 SELECT mip.forget('rf' || i) FROM generate_series(1, 7) i;
 DROP ROLE refuser;

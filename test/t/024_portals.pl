@@ -150,6 +150,25 @@ for my $form (sort keys %stored)
 	is(states($node, $form), '1 prepared', "$form: is not prepared");
 }
 
+# ---- refusing ----
+
+# What is told of a refusal is durable, and the family's lock is not the client's.
+connect_to();
+for my $call ("SELECT mip.refuse('refused', 1, '{}')", "SELECT mip.forget('refused')")
+{
+	execute('', $call, 1);
+	like(sync(), qr/E\(MP006\)ZI/, "a part of $call: refused");
+	execute('', "WITH w AS (INSERT INTO t VALUES (1) RETURNING id) $call", 1);
+	like(sync(), qr/E\(MP006\)ZI/, "... also behind a change");
+	is(states($node, 'refused'), '', '... has no effect');
+}
+execute('', "SELECT mip.refuse('refused', 1, '{}')", 0);
+is(sync(), '12DCZI', 'all of it');
+is(states($node, 'refused'), '1 aborted', '... has');
+execute('', "SELECT mip.forget('refused')", 2);
+is(sync(), '12DCZI', 'more than there is');
+is(states($node, 'refused'), '', '... has an effect, too');
+
 # ---- deciding ----
 
 # A client that does not fetch the rest keeps nobody from the family.

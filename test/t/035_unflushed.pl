@@ -121,7 +121,7 @@ is_decided($node, 'mip.forget');
 # a refusal: others roll the instance back elsewhere
 fill($node);
 hold_walwriter();
-is( mip_sql($node, "SET synchronous_commit = off; SELECT mip.refuse('refused', 1)"),
+is( mip_sql($node, "SET synchronous_commit = off; SELECT mip.refuse('refused', 1, '{}')"),
 	't', 'mip.refuse');
 power_cut();
 is(states($node, 'refused'), '1 aborted', 'mip.refuse: stays refused');
@@ -130,7 +130,7 @@ is(states($node, 'refused'), '1 aborted', 'mip.refuse: stays refused');
 prepared('noted');
 hold_walwriter();
 mip_sql($node, "SET synchronous_commit = off; SELECT FROM mip.rollback('noted', 1)");
-is( mip_sql($node, "SET synchronous_commit = off; SELECT mip.refuse('noted', 1)"),
+is( mip_sql($node, "SET synchronous_commit = off; SELECT mip.refuse('noted', 1, '{}')"),
 	't', 'mip.refuse of what is aborted');
 power_cut();
 is(states($node, 'noted'), '1 aborted', 'mip.refuse of what is aborted: stays so');
