@@ -59,7 +59,7 @@ class Ended:
     left: bool = False
     """Whether the instance may be prepared somewhere, now or later."""
     stuck: bool = False
-    """Whether its time was up: it may have waited for who waits for a sibling that is in doubt."""
+    """Whether it has waited for long for a lock, with a sibling in doubt that others may wait for."""
     by_handler: bool = False
     """Whether the handler has ended a transaction itself; should it have called mip.prepare, the MIPT shows it."""
     highest: int = field(init=False)
@@ -77,8 +77,8 @@ class Attempt:
     ) -> None:  # fmt: skip
         """`order`: the sites in the order in which to prepare them where not in parallel. `deadline`: the time, by
         the event loop's clock, at which the handler is cancelled. `in_doubt`: whether a sibling is prepared. `turn`:
-        how long (seconds) the attempt may run then, and how long it may keep one of the few places that there are for
-        such requests.
+        how long (seconds) the attempt may wait for a lock then, or keep one of the few places that there are for such
+        requests.
         """
         self._instance = instance
         self._order = order
@@ -90,6 +90,7 @@ class Attempt:
         self._in_doubt = in_doubt
         self._turn = turn
         self._branches: dict[str, Branch] = {}
+        self._gave_way = False
 
     async def run(self, handler: Handler | None, request: str | None) -> Ended:
         """Run the handler, or without one the empty instance that cancels the family, and prepare at all sites.
@@ -105,8 +106,9 @@ class Attempt:
         except Exception as error:
             # We have prepared nothing, and will not: the transactions end with `close`.
             if limit.expired():
-                why = "the deadline has passed" if limit.when() == self._deadline else "a sibling is in doubt"
-                return Ended({}, TimeoutError(why), retry=True, stuck=True, by_handler=self._ended_by_handler())
+                early = limit.when() != self._deadline
+                why = TimeoutError("a sibling is in doubt" if early else "the deadline has passed")
+                return Ended({}, why, early, stuck=self._gave_way, by_handler=self._ended_by_handler())
             cause = self._failure() or error
             return Ended({}, cause, is_retryable(cause), by_handler=self._ended_by_handler())
         finally:
@@ -138,7 +140,7 @@ class Attempt:
 
     @contextlib.asynccontextmanager
     async def _taking_turns(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
-        """Meanwhile, end the attempt if after its turn a sibling is in doubt."""
+        """Meanwhile, end the attempt if it waits for a lock after its turn while a sibling is in doubt."""
         loop = asyncio.get_running_loop()
         watch: list[asyncio.Task[None]] = []
         timer = loop.call_later(self._turn, lambda: watch.append(loop.create_task(self._give_way(limit))))
@@ -151,9 +153,23 @@ class Attempt:
             await asyncio.gather(*watch, return_exceptions=True)
 
     async def _give_way(self, limit: asyncio.Timeout) -> None:
-        while not await self._in_doubt():  # noqa: ASYNC110 (sites do not tell)
+        while not (await self._in_doubt() and await self._waits()):  # noqa: ASYNC110 (sites do not tell)
             await asyncio.sleep(self._turn)
+        self._gave_way = True
         limit.reschedule(min(self._deadline, asyncio.get_running_loop().time()))
+
+    async def _waits(self) -> bool:
+        xid, xinst = self._instance.xid, self._instance.xinst
+
+        async def ask(site: str) -> bool:
+            try:
+                return await at_site(
+                    self._pools[site], lambda conn: _mipt.waits(conn, self._timeout, xid, xinst), patience=self._timeout
+                )
+            except psycopg.Error:
+                return False
+
+        return any((await at_each_site(self._order, ask)).values())
 
     async def _connect(self, limit: asyncio.Timeout) -> None:
         for site in self._order:

@@ -17,7 +17,7 @@ from ._connection import Connection
 from ._json import parse
 from ._pool import Pool, at_site
 from ._sites import at_each_site
-from ._sqlstate import DEADLOCK, EXPIRED, FAMILY_COMMITTED, NOT_USABLE, SITES_DIFFER, sqlstate
+from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, SITES_DIFFER, may_be_held_up, sqlstate
 from .decision import Entry, Mipts, State, Winner, decide, highest, live
 from .exceptions import (
     Cancelled,
@@ -37,7 +37,7 @@ __all__ = ["Family", "Found", "Limits", "Settled", "find", "read"]
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
 _COMMIT_TRIES = 3
-_FIRST_TURN = 2.0  # seconds that an attempt takes at most while a sibling is in doubt
+_FIRST_TURN = 2.0  # seconds for which an attempt may wait for a lock while a sibling is in doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,8 @@ async def find(
     if sites is not None:
         return Found(tuple(sites), mipts)
     entries = [(site, entry) for site, mipt in mipts.items() for entry in mipt or ()]
-    declared = {frozenset(entry.sites or (site,)) for site, entry in entries if entry.state != State.ACTIVE}
+    decided_by = (State.PREPARED, State.COMMITTED)
+    declared = {frozenset(entry.sites or (site,)) for site, entry in entries if entry.state in decided_by}
     if len(declared) > 1:
         raise ProtocolViolation("instances of the family declare different sites", xid=xid)
     if not declared:
@@ -167,6 +168,7 @@ class Family:
         self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # own instances that can have no effect any more
         self._left: set[int] = set()  # own instances that may be prepared somewhere
+        self._displaced = False  # whether we have given up one whose coordinator is alive, and may try again
 
     async def run(self, handler: Handler | None, request: str | None, *, settle: bool = False) -> Settled:
         """Attempt until there is a winner, and finish it. Without a handler the attempts are empty and cancel; with
@@ -176,7 +178,7 @@ class Family:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._limits.deadline
-        above, took = 0, 0.0
+        above, took, stuck = 0, 0.0, 0
         cause: BaseException | None = None
         mipts: Mipts = {}
         for number in range(self._limits.attempts):
@@ -190,7 +192,7 @@ class Family:
             except OverflowError as error:
                 raise self._undecided(mipts, str(error), error) from error
             began = clock()
-            turn = _FIRST_TURN * 2.0 ** min(number, 16)
+            turn = _FIRST_TURN * 2.0 ** min(stuck, 16)
             ended = await self._try(xinst, deadline, handler, request, after=cause, turn=turn)
             if isinstance(ended, Settled):
                 return ended
@@ -200,13 +202,13 @@ class Family:
             winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner)
-            if ended.stuck or sqlstate(cause) == DEADLOCK:
-                await self._free(mipts)
+            stuck += ended.stuck
+            freed = (ended.stuck or may_be_held_up(cause)) and await self._free(mipts)
             if sqlstate(cause) == EXPIRED and handler is None:
                 await self._end(mipts, cause)
             if sqlstate(cause) == EXPIRED and handler is not None and settle:
                 handler = None
-            elif not ended.retry:
+            elif not ended.retry and not freed:
                 raise self._undecided(mipts, f"the transaction failed: {cause}", cause) from cause
             above = max(above, xinst, ended.highest, highest(mipts))
         mipts = await self._read(cause)
@@ -308,7 +310,12 @@ class Family:
 
     async def _read(self, cause: BaseException | None) -> Mipts:
         mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
-        declared = {frozenset(entry.sites) for mipt in mipts.values() for entry in mipt or () if entry.sites}
+        declared = {
+            frozenset(entry.sites)
+            for mipt in mipts.values()
+            for entry in mipt or ()
+            if entry.sites and entry.state is not State.ABORTED
+        }
         if sqlstate(cause) == SITES_DIFFER or declared - {frozenset(self._sites)}:
             raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid) from cause
         return mipts
@@ -317,17 +324,25 @@ class Family:
         mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
         return any(entry.state is State.PREPARED for mipt in mipts.values() for entry in mipt or ())
 
-    async def _free(self, mipts: Mipts) -> None:
+    async def _free(self, mipts: Mipts) -> bool:
         """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we
-        need. An instance that one site has refused for ever can be complete nowhere.
+        need. An instance that one site has refused for ever can be complete nowhere. Whether anything was.
         """
+        entries = [entry for mipt in mipts.values() for entry in mipt or ()]
+        active = {entry.xinst for entry in entries if entry.state is State.ACTIVE} - self._own
+        freed = False
         for xinst, site in _partial(mipts).items():
             if not await self._refuse_at(site, xinst):
                 continue
-            self._harmless.add(xinst)
-            self._left.discard(xinst)
             others = [other for other in self._sites if other != site]
-            await at_each_site(others, lambda other: self._roll_back_at(other, xinst))  # noqa: B023 (awaited here)
+            errors = await at_each_site(others, lambda other: self._roll_back_at(other, xinst))  # noqa: B023 (awaited)
+            if any(errors.values()):
+                continue
+            freed = True
+            self._left.discard(xinst)
+            self._harmless.add(xinst)
+            self._displaced |= xinst in active
+        return freed
 
     async def _refuse_at(self, site: str, xinst: int) -> bool:
         try:
@@ -335,6 +350,7 @@ class Family:
                 return await at_site(
                     self._pools[site],
                     lambda conn: _mipt.refuse(conn, self._limits.step_timeout, self.xid, xinst, sorted(self._sites)),
+                    patience=self._limits.step_timeout,
                 )
         except psycopg.Error:
             return False
@@ -361,7 +377,9 @@ class Family:
         try:
             with self._phase.part("rollback", xinst=xinst, site=site):
                 await at_site(
-                    self._pools[site], lambda conn: _mipt.rollback(conn, self._limits.step_timeout, self.xid, xinst)
+                    self._pools[site],
+                    lambda conn: _mipt.rollback(conn, self._limits.step_timeout, self.xid, xinst),
+                    patience=self._limits.step_timeout,
                 )
         except psycopg.Error as error:
             return error
@@ -382,7 +400,7 @@ class Family:
         unread = [site for site, mipt in mipts.items() if mipt is None]
         if self._left:
             return Unknown(f"an attempt may be prepared; {why}", xid=self.xid)
-        if live(mipts) - self._harmless:
+        if self._displaced or live(mipts) - self._harmless:
             return Unknown(f"a sibling may still be on its way; {why}", xid=self.xid)
         if unread and not self._alone:
             return Unknown(f"no answer from {', '.join(unread)}; {why}", xid=self.xid)

@@ -17,6 +17,7 @@ _COMMIT = f"SELECT {COLUMNS} FROM mip.commit(%s, %s)".encode()
 _ROLLBACK = f"SELECT {COLUMNS} FROM mip.rollback(%s, %s)".encode()
 
 _REFUSE = b"SELECT mip.refuse(%s, %s, %s)"
+_WAITS = b"SELECT EXISTS (SELECT FROM mip.waits WHERE xid = %s AND xinst = %s)"
 _ACKNOWLEDGE = b"SELECT mip.acknowledge(%s)"
 
 
@@ -47,16 +48,24 @@ async def rollback(conn: Connection, timeout: float, xid: str, xinst: int) -> tu
 
 async def refuse(conn: Connection, timeout: float, xid: str, xinst: int, sites: Sequence[str]) -> bool:
     """See to it that an instance is never prepared here; False where it has been. May be repeated."""
-    with cut_after(conn, timeout):
-        cursor = await conn.execute(_REFUSE, (xid, xinst, list(sites)), prepare=True)
-        ((refused,),) = await cursor.fetchall()
-        return bool(refused)
+    return await _ask(conn, timeout, _REFUSE, (xid, xinst, list(sites)))
+
+
+async def waits(conn: Connection, timeout: float, xid: str, xinst: int) -> bool:
+    """Whether an instance waits for a lock here."""
+    return await _ask(conn, timeout, _WAITS, (xid, xinst))
 
 
 async def acknowledge(conn: Connection, timeout: float, xid: str) -> None:
     """Say that the family is committed at every site and its result will not be asked for again. May be repeated."""
     with cut_after(conn, timeout):
         await conn.execute(_ACKNOWLEDGE, (xid,), prepare=True)
+
+
+async def _ask(conn: Connection, timeout: float, sql: bytes, params: Sequence[Any]) -> bool:
+    with cut_after(conn, timeout):
+        ((answer,),) = await (await conn.execute(sql, params, prepare=True)).fetchall()
+        return bool(answer)
 
 
 async def _call(conn: Connection, timeout: float, sql: bytes, params: Sequence[Any]) -> tuple[Entry, ...]:

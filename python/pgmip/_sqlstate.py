@@ -10,7 +10,6 @@ from psycopg.pq import ConnStatus
 from .exceptions import SiteDown
 
 __all__ = [
-    "DEADLOCK",
     "EXPIRED",
     "FAMILY_COMMITTED",
     "NOT_USABLE",
@@ -18,6 +17,7 @@ __all__ = [
     "is_definite",
     "is_protocol",
     "is_retryable",
+    "may_be_held_up",
     "sqlstate",
 ]
 
@@ -25,7 +25,6 @@ FAMILY_COMMITTED = "MP001"
 SITES_DIFFER = "MP003"
 NOT_USABLE = "MP006"
 EXPIRED = "MP007"
-DEADLOCK = "40P01"
 
 _RETRYABLE = frozenset(
     {
@@ -35,7 +34,7 @@ _RETRYABLE = frozenset(
         "MP005",  # a sibling was committed meanwhile
         "26000",  # somebody has dropped our prepared statements; the connection goes, too
         "40001",  # serialization failure
-        DEADLOCK,
+        "40P01",  # deadlock
         "55006",  # somebody else writes to the family's MIPT entries
         "53200",  # out of memory: also max_prepared_transactions reached
         "53300",  # too many connections
@@ -44,6 +43,9 @@ _RETRYABLE = frozenset(
         "57P03",
     }
 )
+
+# deadlock, lock_timeout, statement_timeout
+_HELD_UP = frozenset({"40P01", "55P03", "57014"})
 
 
 def sqlstate(error: BaseException | None) -> str | None:
@@ -63,6 +65,11 @@ def is_retryable(error: BaseException | None) -> bool:
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return state in _RETRYABLE
+
+
+def may_be_held_up(error: BaseException | None) -> bool:
+    """Whether the attempt may have waited, in vain, for who waits for a sibling that is in doubt."""
+    return sqlstate(error) in _HELD_UP
 
 
 def is_definite(error: BaseException, conn: psycopg.AsyncConnection[Any]) -> bool:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _CHANNEL = "mip_in_doubt"
 _PUSH_AFTER = 10.0  # seconds; where a site does not say
 _FIRST_PAUSE = 1.0
-_FIRST_DEADLINE = 5.0
+_FIRST_DEADLINE = 10.0
 
 # From which age, in seconds, an instance counts as left behind: as asked for, or as the site has it
 _LIMIT = """

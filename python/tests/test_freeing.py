@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from shop import BUY, STOCK, Shop
 from test_sweeper import Log, eager, in_doubt
 
@@ -35,9 +36,9 @@ async def log() -> Log:
     return Log()
 
 
-def left_at_bank(shop: Shop, xid: str, sql: bytes = TAKE_ACCOUNT) -> None:
+def left_at_bank(shop: Shop, xid: str, sql: bytes = TAKE_ACCOUNT, name: str = "buy") -> None:
     """An attempt that is prepared at the bank, and never came to the store."""
-    request = canonical({"transaction": "buy", "request": BUY})
+    request = canonical({"transaction": name, "request": BUY})
     shop.sql(
         "bank",
         f"BEGIN; SELECT mip.begin('{xid}', 1, '{{bank,store}}'); {sql.decode()};"
@@ -98,6 +99,78 @@ async def test_a_sweeper_in_the_circle(
     async with eager(server(), log):
         await log.has(EventName.COMMITTED, xid)
     await outsider
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+async def test_a_circle_and_time_outs(
+    server: Server, shop: Shop, circle: tuple[str, asyncio.Task[None]], setting: str
+) -> None:
+    xid, outsider = circle
+    impatient = {
+        site: make_conninfo(conninfo, options=f"-c {setting}=100ms") for site, conninfo in shop.conninfos().items()
+    }
+    result = await server(impatient).submit("buy", BUY, xid=xid, deadline=PATIENCE)
+    await outsider
+    shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_a_circle_after_other_trouble(
+    server: Server, shop: Shop, circle: tuple[str, asyncio.Task[None]]
+) -> None:
+    xid, outsider = circle
+    app, failures = server(), 8
+
+    @app.transaction(sites=("store", "bank"), name="unlucky")
+    async def unlucky(tx: Tx, request: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            await tx.bank.execute("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$")
+        await tx.store.execute(TAKE_STOCK)
+        await tx.bank.execute("SELECT 1")
+        return {}
+
+    # Each turn is longer than the last one that did not suffice: not longer for failures of other kinds.
+    assert await app.submit("unlucky", BUY, xid=xid, deadline=10.0) == {}
+    await outsider
+    shop.assert_clean()
+
+
+async def test_a_handler_that_takes_its_time(server: Server, shop: Shop, log: Log) -> None:
+    """It waits for nobody: so nothing is given up, however long it takes."""
+    app, attempts = server(), 0
+
+    @app.transaction(sites=("store", "bank"), name="long")
+    async def long(tx: Tx, request: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        await tx.store.execute("SELECT 1")
+        await tx.bank.execute("SELECT 1")
+        await asyncio.sleep(1.0)
+        return {}
+
+    left_at_bank(shop, "long", b"SELECT 1", name="long")
+    (event,) = await eager(app, log).sweep()
+    assert (event.name, attempts) == (EventName.COMMITTED, 1)
+    shop.assert_clean()
+
+
+async def test_a_site_that_is_lost_before_the_roll_back(
+    server: Server, shop: Shop, sessions: dict[str, Session], log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(*_: Any) -> Any:
+        raise psycopg.OperationalError("cut")
+
+    left_at_bank(shop, "lost")
+    await sessions["store"].execute(TAKE_STOCK)
+    with monkeypatch.context() as patch:
+        patch.setattr(_mipt, "rollback", lost)
+        (event,) = await eager(server(deadline=1.0), log).sweep()
+    assert (event.name, in_doubt(shop)) == (EventName.FAILED, [0, 1])
+    await sessions["store"].rollback()
+    shop.assert_once("lost", await server().submit("buy", BUY, xid="lost"))
     shop.assert_clean()
 
 
@@ -172,10 +245,11 @@ async def test_its_coordinator_is_alive(server: Server, shop: Shop, sessions: di
     slow.on_step(hang)
     submitted = asyncio.create_task(slow.submit("sell", BUY, xid="slow", deadline=PATIENCE))
     await in_doubt_are([1, 0])
-    retry = asyncio.create_task(make().submit("sell", BUY, xid="slow", deadline=PATIENCE))
-    await in_doubt_are([0, 0])
+    with pytest.raises(Unknown):  # since that coordinator will try again
+        await make().submit("sell", BUY, xid="slow", deadline=1.0)
+    assert in_doubt(shop) == [0, 0]
     await sessions["bank"].rollback()
-    result = await retry
+    result = await make().submit("sell", BUY, xid="slow")
     go_on.set()
     assert await submitted == result
     assert result["xinst"] != attempts[0]
