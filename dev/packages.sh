@@ -9,6 +9,7 @@ needed_packages() {
   echo gcc make libc6-dev libipc-run-perl python3 python3-venv
   [ "$verb" != sqlsmith ] || echo sqlsmith
   case " $wanted " in *" spec "*) spec_packages ;; esac
+  [ "$wanted" != "bench coordinators" ] || echo default-jdk-headless maven
   if [ -n "$from_source" ]; then
     echo bison flex perl bzip2
     [ "$me" != root ] || echo postgresql-common # makes the user postgres

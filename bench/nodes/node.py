@@ -1,0 +1,100 @@
+"""An app server of bench/coordinators.py: pgmip, or plain two-phase commit. Node.java is the same with JDBC.
+
+    python node.py CONTENDER NAME LEFT RIGHT SESSIONS ACCOUNTS FOLDER JOURNAL [REQUESTS]
+
+Connects, says "ready", and waits for a line on stdin. Then each session carries out one transfer after another, between
+random accounts of the two sites, until stdin ends; or, with a file of requests, all of those at once, each until it is
+answered. Whoever dies leaves its log of decisions in FOLDER to the next one of its name.
+
+JOURNAL gets a line when a request begins, "b KEY FROM TO", one when it has been answered, "e KEY BEGAN ENDED" (in
+nanoseconds of the monotonic clock), and one for each failure, "x KEY WHY".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from pgmip import App, Tx
+from pgmip.xinst import new_xid
+from plain import Plain
+
+MOVE = "UPDATE account SET balance = balance + %s WHERE a_id = %s"
+PAUSE = 0.05
+DEADLINE = 3600.0
+
+Submit = Callable[[str, int, int], Awaitable[Any]]
+
+
+async def pgmip_submit(sites: dict[str, str], sessions: int) -> Submit:
+    app = App(sites, pool_size=sessions, pool_min_size=sessions, deadline=DEADLINE, attempts=10**6)
+
+    @app.transaction(sites=("left", "right"))
+    async def transfer(tx: Tx, request: Any) -> Any:
+        await tx.left.execute(MOVE, (-1, request[0]))
+        await tx.right.execute(MOVE, (1, request[1]))
+        return True
+
+    await app.__aenter__()
+    return lambda key, source, target: app.submit("transfer", [source, target], xid=key)
+
+
+class Node:
+    def __init__(self, submit: Submit, journal: Path) -> None:
+        self.submit = submit
+        self.journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.over = False
+
+    def note(self, line: str) -> None:
+        os.write(self.journal, f"{line}\n".encode())
+
+    async def answer(self, key: str, source: int, target: int) -> None:
+        self.note(f"b {key} {source} {target}")
+        began = time.monotonic_ns()
+        while not self.over:
+            try:
+                await self.submit(key, source, target)
+                self.note(f"e {key} {began} {time.monotonic_ns()}")
+                return
+            except Exception as error:
+                self.note(f"x {key} {' '.join(str(error).split())}")
+                await asyncio.sleep(PAUSE)
+
+    async def loop(self, accounts: int) -> None:
+        while not self.over:
+            await self.answer(new_xid(), random.randint(1, accounts), random.randint(1, accounts))
+
+
+async def main(
+    contender: str, name: str, left: str, right: str, sessions: str, accounts: str, folder: str, journal: str,
+    requests: str = "",
+) -> None:  # fmt: skip
+    sites = {"left": left, "right": right}
+    if contender == "pgmip":
+        submit = await pgmip_submit(sites, int(sessions))
+    else:
+        submit = (await Plain.start(name, sites, int(sessions), Path(folder))).submit
+    node = Node(submit, Path(journal))
+    print("ready", flush=True)
+    if not await asyncio.to_thread(sys.stdin.readline):
+        os._exit(0)
+    if requests:
+        lines = Path(requests).read_text().splitlines()  # noqa: ASYNC240
+        work = [node.answer(key, int(a), int(b)) for key, a, b in map(str.split, lines)]
+    else:
+        work = [node.loop(int(accounts)) for _ in range(int(sessions))]
+    tasks = [asyncio.create_task(one) for one in work]
+    await asyncio.to_thread(sys.stdin.read)
+    node.over = True
+    await asyncio.wait(tasks, timeout=2)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
