@@ -151,7 +151,7 @@ async def test_a_handler_that_takes_its_time(server: Server, shop: Shop, log: Lo
         await asyncio.sleep(1.0)
         return {}
 
-    left_at_bank(shop, "long", b"SELECT 1", name="long")
+    left_at_bank(shop, "freeing-long", b"SELECT 1", name="long")
     (event,) = await eager(app, log).sweep()
     assert (event.name, attempts) == (EventName.COMMITTED, 1)
     shop.assert_clean()
@@ -163,28 +163,28 @@ async def test_a_site_that_is_lost_before_the_roll_back(
     async def lost(*_: Any) -> Any:
         raise psycopg.OperationalError("cut")
 
-    left_at_bank(shop, "lost")
+    left_at_bank(shop, "freeing-lost")
     await sessions["store"].execute(TAKE_STOCK)
     with monkeypatch.context() as patch:
         patch.setattr(_mipt, "rollback", lost)
         (event,) = await eager(server(deadline=1.0), log).sweep()
     assert (event.name, in_doubt(shop)) == (EventName.FAILED, [0, 1])
     await sessions["store"].rollback()
-    shop.assert_once("lost", await server().submit("buy", BUY, xid="lost"))
+    shop.assert_once("freeing-lost", await server().submit("buy", BUY, xid="freeing-lost"))
     shop.assert_clean()
 
 
 async def test_who_never_goes_on(server: Server, shop: Shop, sessions: dict[str, Session], log: Log) -> None:
     """Somebody hangs with a row that the handler needs: at least nobody waits for the request any more."""
-    left_at_bank(shop, "hung")
+    left_at_bank(shop, "freeing-hung")
     await sessions["store"].execute(TAKE_STOCK)
     (event,) = await eager(server(deadline=1.0), log).sweep()
-    assert (event.name, event.xid) == (EventName.UNDONE, "hung")
+    assert (event.name, event.xid) == (EventName.UNDONE, "freeing-hung")
     assert in_doubt(shop) == [0, 0]
     with pytest.raises(NothingHappened):
-        await server().submit("buy", BUY, xid="hung", deadline=0.5)
+        await server().submit("buy", BUY, xid="freeing-hung", deadline=0.5)
     await sessions["store"].rollback()
-    shop.assert_once("hung", await server().submit("buy", BUY, xid="hung"))
+    shop.assert_once("freeing-hung", await server().submit("buy", BUY, xid="freeing-hung"))
     shop.assert_clean()
 
 
@@ -199,11 +199,11 @@ async def test_two_requests_that_wait_for_each_other(server: Server, shop: Shop)
         await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
         return tx.xinst
 
-    left_at_bank(shop, "first", b"UPDATE account SET balance = balance + 10 WHERE a_id = 2")
-    left_at_bank(shop, "second", b"UPDATE account SET balance = balance + 10 WHERE a_id = 3")
+    left_at_bank(shop, "freeing-first", b"UPDATE account SET balance = balance + 10 WHERE a_id = 2")
+    left_at_bank(shop, "freeing-second", b"UPDATE account SET balance = balance + 10 WHERE a_id = 3")
     await asyncio.gather(
-        app.submit("charge", 3, xid="first", deadline=PATIENCE),
-        app.submit("charge", 2, xid="second", deadline=PATIENCE),
+        app.submit("charge", 3, xid="freeing-first", deadline=PATIENCE),
+        app.submit("charge", 2, xid="freeing-second", deadline=PATIENCE),
     )
     assert shop.sql("bank", "SELECT balance FROM account WHERE a_id > 1 ORDER BY a_id") == [(1,), (1,)]
     shop.sql("bank", "DELETE FROM account WHERE a_id > 1")
@@ -243,17 +243,17 @@ async def test_its_coordinator_is_alive(server: Server, shop: Shop, sessions: di
                 await asyncio.sleep(0.01)
 
     slow.on_step(hang)
-    submitted = asyncio.create_task(slow.submit("sell", BUY, xid="slow", deadline=PATIENCE))
+    submitted = asyncio.create_task(slow.submit("sell", BUY, xid="freeing-slow", deadline=PATIENCE))
     await in_doubt_are([1, 0])
     with pytest.raises(Unknown):  # since that coordinator will try again
-        await make().submit("sell", BUY, xid="slow", deadline=1.0)
+        await make().submit("sell", BUY, xid="freeing-slow", deadline=1.0)
     assert in_doubt(shop) == [0, 0]
     await sessions["bank"].rollback()
-    result = await make().submit("sell", BUY, xid="slow")
+    result = await make().submit("sell", BUY, xid="freeing-slow")
     go_on.set()
     assert await submitted == result
     assert result["xinst"] != attempts[0]
-    shop.assert_once("slow", result)
+    shop.assert_once("freeing-slow", result)
     shop.sql("bank", "DELETE FROM account WHERE a_id = 2")
     shop.assert_clean()
 
@@ -267,14 +267,14 @@ async def test_a_site_that_cannot_be_asked_to_refuse(
         raise psycopg.OperationalError("cut")
 
     monkeypatch.setattr(_mipt, "refuse", lost)
-    left_at_bank(shop, "unasked")
+    left_at_bank(shop, "freeing-unasked")
     await sessions["store"].execute(TAKE_STOCK)
     with pytest.raises(Unknown):
-        await server().submit("buy", BUY, xid="unasked", deadline=1.0)
+        await server().submit("buy", BUY, xid="freeing-unasked", deadline=1.0)
     assert in_doubt(shop) == [0, 1]
     await sessions["store"].rollback()
     monkeypatch.undo()
-    shop.assert_once("unasked", await server().submit("buy", BUY, xid="unasked"))
+    shop.assert_once("freeing-unasked", await server().submit("buy", BUY, xid="freeing-unasked"))
     shop.assert_clean()
 
 
@@ -288,7 +288,7 @@ async def test_it_is_complete_by_then(
     async def late(*args: Any) -> bool:
         shop.sql(
             "store",
-            "BEGIN; SELECT mip.begin('late', 1, '{bank,store}');"
+            "BEGIN; SELECT mip.begin('freeing-late', 1, '{bank,store}');"
             f"SELECT * FROM mip.prepare('{request}', '\"of 1\"')",
         )
         refused = await refuse(*args)
@@ -296,9 +296,9 @@ async def test_it_is_complete_by_then(
         return refused
 
     monkeypatch.setattr(_mipt, "refuse", late)
-    left_at_bank(shop, "late")
+    left_at_bank(shop, "freeing-late")
     await sessions["store"].execute(TAKE_STOCK)
-    assert await server().submit("buy", BUY, xid="late", deadline=0.5) == "of 1"
+    assert await server().submit("buy", BUY, xid="freeing-late", deadline=0.5) == "of 1"
     await sessions["store"].rollback()
     assert shop.sql("store", "SELECT stock FROM item WHERE i_id = 1") == [(STOCK,)]
     shop.assert_clean()
