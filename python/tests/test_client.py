@@ -88,8 +88,12 @@ async def listening(answer: Callable[..., Awaitable[None]]) -> AsyncIterator[str
     """A server of which `answer(reader, writer)` is the whole of a connection; its base URL. Leaves nothing open."""
     tasks = set()
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.current_task())
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(lambda _: writer.transport.abort())  # also where it was cancelled before it began
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError):
             await answer(reader, writer)
         with contextlib.suppress(OSError):
@@ -98,7 +102,7 @@ async def listening(answer: Callable[..., Awaitable[None]]) -> AsyncIterator[str
 
     async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    await asyncio.gather(*filter(None, tasks))
+    await asyncio.gather(*tasks)
 
 
 def http(status: int, media_type: str, body: bytes, *headers: str, framed: bool = True) -> bytes:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pgmip import App, Unknown
 from pgmip.xinst import checked_xid
@@ -55,8 +56,16 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving(asgi: Any) -> AsyncIterator[str]:
     """An ASGI application behind a real server in this process; its base URL."""
+    transports: list[asyncio.Transport] = []
+
+    class Recorded(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            transports.append(transport)
+            super().connection_made(transport)
+
     listener = socket.create_server(("127.0.0.1", 0))
-    server = _Server(uvicorn.Config(asgi, log_config=None, access_log=False, timeout_graceful_shutdown=1))
+    config = uvicorn.Config(asgi, http=Recorded, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
@@ -65,6 +74,9 @@ async def serving(asgi: Any) -> AsyncIterator[str]:
     finally:
         server.should_exit = True
         await task
+        for transport in transports:  # also of who came when it had begun to end
+            transport.abort()
+        await asyncio.sleep(0)
 
 
 class Mode(Enum):
