@@ -90,7 +90,7 @@ sites_argument(FunctionCallInfo fcinfo)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("the set of sites must not be null"),
-				 errhint("Leave it out, or give an empty array, if there is no more than this one.")));
+				 errhint("Give an empty array if there is no more than this one.")));
 	return mip_sites_canonical(PG_GETARG_ARRAYTYPE_P(2));
 }
 

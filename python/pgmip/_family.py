@@ -166,7 +166,7 @@ class Family:
         self._alone = alone
         self._own: set[int] = set()
         self._siblings: set[int] = set()
-        self._harmless: set[int] = set()  # own instances that can have no effect any more
+        self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
         self._left: set[int] = set()  # own instances that may be prepared somewhere
         self._displaced = False  # whether we have given up one whose coordinator is alive, and may try again
 
