@@ -22,9 +22,7 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -34,6 +32,7 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
+from disk import FLUSHES, set_flush
 from matplotlib import pyplot as plt
 from pgmip.testing import Cluster
 from rounds import machine, pgbench, rate
@@ -42,7 +41,6 @@ CASES = "abcdef"
 ON_MIP = "def"
 BASE = {"d": "c", "e": "c", "f": "a"}
 TARGETS = {"d": 1.0, "e": 1.15, "f": 0.85}
-FLUSHES = {"as it is": {}, "2 ms": {"SLOW_FLUSH_US": "2000"}, "off": {}}
 CLIENTS = (1, 2, 5, 10, 25, 35, 50, 60, 70, 80, 90, 100)
 
 STATEMENTS = {
@@ -136,7 +134,6 @@ class Bench:
     def __init__(self, cluster: Cluster, args: argparse.Namespace) -> None:
         self.cluster = cluster
         self.args = args
-        self.library: Path | None = None
 
     def load(self) -> None:
         for scale, case in itertools.product(self.args.scales, "ad"):
@@ -152,33 +149,15 @@ class Bench:
                 dbname=name,
             )
 
-    def set_flush(self, flush: str) -> None:
-        """Restart the server with a disk that flushes so."""
-        self.cluster.stop()
-        for name in ("LD_PRELOAD", "SLOW_FLUSH_US"):
-            os.environ.pop(name, None)
-        if FLUSHES[flush]:
-            os.environ.update(FLUSHES[flush], LD_PRELOAD=str(self._slow_flush()))
-        self.cluster.configure({"fsync": "off" if flush == "off" else "on"})
-        self.cluster.start()
-        for name in ("LD_PRELOAD", "SLOW_FLUSH_US"):
-            os.environ.pop(name, None)
-
-    def _slow_flush(self) -> Path:
-        if self.library is None:
-            self.library = self.cluster.directory / "slow_flush.so"
-            source = Path(__file__).parent / "slow_flush.c"
-            subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", self.library, source, "-ldl"], check=True)
-        return self.library
-
     def measure(self, case: str, cell: Cell) -> Measured:
         name = dbname(case, cell.scale)
         file = self.cluster.directory / f"{case}_{cell.state}.sql"
         file.write_text(script(case, cell.state))
         self.cluster.run_sql("VACUUM pgbench_branches, pgbench_tellers", dbname=name)
         before = self._counters()
+        seconds = self.args.seconds + cell.clients // 40  # many take long to connect
         output = pgbench(
-            self.cluster, name, "-n", "-c", str(cell.clients), "-j", "1", "-T", str(self.args.seconds),
+            self.cluster, name, "-n", "-c", str(cell.clients), "-j", "1", "-T", str(seconds),
             "-D", f"scale={cell.scale}", "-D", "first=1", "-f", str(file),
         )  # fmt: skip
         after = self._counters()
@@ -227,7 +206,7 @@ def run(bench: Bench, args: argparse.Namespace) -> Results:
     results: Results = defaultdict(lambda: defaultdict(list))
     for number in range(args.rounds):
         for flush in FLUSHES:
-            bench.set_flush(flush)
+            set_flush(bench.cluster, flush)
             for cell in (cell for cell in cells(args) if cell.flush == flush):
                 for case in CASES if number % 2 == 0 else reversed(CASES):
                     results[cell][case].append(bench.measure(case, cell))
@@ -364,7 +343,10 @@ def main() -> None:
         bench = Bench(cluster, args)
         bench.load()
         results = run(bench, args)
-        what = f"{args.rounds} interleaved rounds of {args.seconds} s a case; {machine(cluster)}."
+        what = (
+            f"{args.rounds} interleaved rounds of {args.seconds} s a case (and a second more for every 40 clients); "
+            f"{machine(cluster)}."
+        )
     write(args.out, what, results)
 
 

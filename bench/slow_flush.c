@@ -2,7 +2,7 @@
  * slow_flush.c
  *	  A slow disk: fdatasync takes SLOW_FLUSH_US microseconds longer.
  *
- * To be preloaded (LD_PRELOAD) into the server; bench/commit.py compiles it.
+ * To be preloaded (LD_PRELOAD) into the server; bench/disk.py compiles it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

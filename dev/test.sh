@@ -125,7 +125,12 @@ suite_faults() {
   piece faults count_pytest python -m faults --work "$home/faults" --minutes "${FAULTS_MINUTES:-2}"
 }
 
-suite_bench() { use_python; piece bench count_one python bench/commit.py --quick --out "$home/bench"; }
+suite_bench() {
+  use_python
+  piece bench-own count_pytest python -m pytest -q -p no:cacheprovider bench/tests
+  piece bench-commit count_one python bench/commit.py --quick --out "$home/bench"
+  piece bench-tpcw count_one env PYTHONPATH="$src" python bench/tpcw.py --quick --out "$home/bench/tpcw"
+}
 
 run_tests() { # those in $wanted
   trap stop_server EXIT

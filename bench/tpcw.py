@@ -1,0 +1,217 @@
+"""TPC-W-derived: section 4 of the paper again, on stock PostgreSQL with the extension, and beyond it.
+
+    python bench/tpcw.py [--size tiny|small|large] [--rounds N] [--seconds N] [--seed N] [--only PART,...]
+                         [--out FOLDER] [--quick]
+
+Loads the book store (bookstore/) into private clusters, measures, checks the data, and writes the report: README.md
+with plots, and a CSV file for each part. `--quick` runs everything on little data, to see that it runs and that the
+data are right; its times say nothing. TPC-W is retired, and no run of this is an audited one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import date
+from pathlib import Path
+
+from bookstore import death, failover, growth, mixture, response, tuples
+from bookstore.pair import Pair
+from bookstore.population import SIZES, Size
+from bookstore.results import Row, write_csv
+from bookstore.store import Store
+from pgmip.testing import Cluster
+from rounds import machine
+
+PARTS = ("tuples", "response", "mix", "failover", "sessions", "death", "two_sites", "in_doubt", "entries")
+AT_MOST = SIZES["small"]  # of what is at two sites
+
+HEAD = """# TPC-W-derived: the paper's evaluation again
+
+What section 4 of *Multi-Instance-Precommit in PostgreSQL* measured in a PostgreSQL 8.1.3 of its authors' own, with
+pg_mip on stock PostgreSQL. Schema, population and interactions are TPC-W's, written anew; TPC-W is retired, and
+this is no audited run.
+
+{what}
+
+Values are medians of the rounds, with least and most; ratios are taken round by round. Systems:
+
+| | |
+|---|---|
+| COMMIT | stock PostgreSQL, one phase, heap tables |
+| 2PC | stock PostgreSQL, `PREPARE TRANSACTION` and `COMMIT PREPARED`, heap tables |
+| MIP | `mip.begin`, `mip.prepare`, `mip.commit`; mip tables; request and result are kept |
+| MIP unflushed | the same with `mip.synchronous_commit_prepared = off`: no flush for the second phase |
+| MIP one-phase | `mip.begin`, `mip.commit_one_phase` |"""
+
+TEXT = {
+    "tuples": """## Table 1: the size of a tuple
+
+pg_mip keeps what it knows of siblings outside the tuples, in the MIPT and in memory while a family is undecided. So
+a table that has opted in takes exactly as much space as a heap table; the paper's prototype added two fields to
+every tuple's header.""",
+    "response": """## Figure 1: response time
+
+Open loop: transactions fall due at random times at the offered rate, whether or not the server keeps up; the
+response time begins when a transaction is due. Loads are shares (0.2 to 1.2) of what stock two-phase commit
+achieves with 8 sessions as fast as it can. All systems end the first phase in the message of the last statement.
+COMMIT and 2PC work on heap tables, and keep nothing by which a request could be sent again.""",
+    "mix": """## The ordering mix
+
+All fourteen interactions by their weights, 8 sessions as fast as they can; those that write end as the system says,
+the others only read.""",
+    "failover": """## Figure 2: every request fails over
+
+The original is left prepared; a sibling does the same work again, and is committed. The rate counts requests. The
+paper's server waited for its disks, which the second time had what was needed in memory; here all data are in
+memory, and what the sibling has to do again is done by the processors.""",
+    "death": """## A coordinator dies
+
+A process runs Buy Confirms over two sites (16 at a time) until both have prepared all of them, and is killed. At once
+another one is sent the same requests; so are strangers' requests for the same items. Plain two-phase commit has an
+idempotency key, and a log of decisions that comes back after 10 s. "Rolled back first" does not wait for that log: a
+survivor rolls back whatever the dead process has prepared, which is wrong whenever that is alive or has decided.""",
+    "two_sites": """## Two sites, and requests that fail over
+
+`pgmip`, the five interactions that write by their weights, 8 sessions; Buy Confirm pays at a second site. Of some
+of the requests the app server stops at a random step (begun, prepared at the first site, prepared at all, committed
+at the first site), and another one is sent the same request. Library, benchmark and both servers share the
+machine's cores.""",
+    "sessions": "## Growth: sessions\n\nBuy Confirm, as fast as it goes.",
+    "in_doubt": """## Growth: families in doubt
+
+4 sessions that each add a shopping cart, while so many families are prepared and undecided. Every prepared
+transaction counts as running for PostgreSQL, whose snapshots, and whose search for the one to be committed, take
+longer with them: hence the comparison with stock two-phase commit beside the same families.""",
+    "entries": """## Growth: entries of the MIPT
+
+The same work with so many committed requests of the last hour in the MIPT.""",
+}
+
+TELL: dict[str, Callable[[list[Row]], str]] = {
+    "tuples": tuples.tell, "response": response.tell, "mix": response.tell_mix, "failover": failover.tell,
+    "death": death.tell, "two_sites": mixture.tell, "sessions": growth.tell_sessions,
+    "in_doubt": lambda rows: growth.tell(rows, "in doubt"), "entries": lambda rows: growth.tell(rows, "entries"),
+}  # fmt: skip
+
+
+class Bench:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.size: Size = SIZES[args.size]
+        self.rows: dict[str, list[Row]] = {}
+        self.times: list[str] = []
+        self.machine = ""
+        self.minutes = 0.0
+
+    def run(self) -> None:
+        args = self.args
+        quick = args.quick
+        if self._wants("tuples", "response", "mix", "failover", "sessions"):
+            self._one_site()
+        if self._wants("death", "two_sites"):
+            with ExitStack() as stack:
+                small = min(self.size, AT_MOST, key=lambda size: size.items)
+                pair = Pair(stack, small, seed=args.seed, quiet=quick)
+                self.machine = machine(pair.clusters["store"])
+                self._part("death", lambda: death.measure(
+                    pair, rounds=args.rounds, requests=4 if quick else 16, recovery=1 if quick else death.RECOVERY))
+                self._part("two_sites", lambda: mixture.measure(pair, rounds=args.rounds, seconds=2 * args.seconds))
+        counts = {"counts": (10, 100)} if quick else {}
+        self._part("in_doubt", lambda: growth.measure_in_doubt(rounds=args.rounds, seconds=args.seconds, **counts))
+        counts = {"counts": (1_000, 10_000)} if quick else {}
+        self._part("entries", lambda: growth.measure_entries(rounds=args.rounds, seconds=args.seconds, **counts))
+
+    def _one_site(self) -> None:
+        args = self.args
+        settings = {
+            "shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off",
+        }  # fmt: skip
+        with Cluster("tpcw", settings=settings, fsync=True, max_prepared_transactions=200) as cluster:
+            began = time.monotonic()
+            store = Store(cluster, self.size, seed=args.seed, quiet=args.quick)
+            self.times.append(f"two copies were loaded in {time.monotonic() - began:.0f} s")
+            self.machine = machine(cluster)
+            common = {"rounds": args.rounds, "seconds": args.seconds}
+            few = {"loads": (0.4, 1.2)} if args.quick else {}
+            self._part("tuples", lambda: tuples.measure(store))
+            self._part("response", lambda: response.measure(store, **common, **few))
+            self._part("mix", lambda: response.measure_mix(store, **common))
+            self._part("failover", lambda: failover.measure(store, **common))
+            few = {"sessions": (1, 8)} if args.quick else {}
+            self._part("sessions", lambda: growth.measure_sessions(store, **common, **few))
+            store.check()
+
+    def _wants(self, *parts: str) -> bool:
+        return any(part in self.args.only for part in parts)
+
+    def _part(self, name: str, measure: Callable[[], list[Row]]) -> None:
+        if self._wants(name):
+            began = time.monotonic()
+            self.rows[name] = measure()
+            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+
+    def write(self, out: Path) -> None:
+        """The report of the parts that have been measured."""
+        plots: dict[str, Callable[[list[Row], Path], None]] = {
+            "response": response.plot, "failover": failover.plot, "two_sites": mixture.plot,
+        }  # fmt: skip
+        parts = [HEAD.format(what=self._what())]
+        for name in PARTS:
+            if name not in self.rows:
+                continue
+            rows = self.rows[name]
+            write_csv(out / f"{name}.csv", rows)
+            parts += [TEXT[name], TELL[name](rows)]
+            if name in plots:
+                plots[name](rows, out / f"{name}.png")
+                parts.append(f"![{name}]({name}.png)")
+            parts.append(f"Every value: [{name}.csv]({name}.csv).")
+        grown = [self.rows.get(name) for name in ("sessions", "in_doubt", "entries")]
+        if all(grown):
+            growth.plot(*(rows or [] for rows in grown), out / "growth.png")
+            parts.append("![growth](growth.png)")
+        (out / "README.md").write_text("\n\n".join(parts) + "\n")
+
+    def _what(self) -> str:
+        size, args = self.size, self.args
+        return (
+            f"{date.today().isoformat()}, {self.machine}. Size `{size.name}`: {size.items:,} items, {size.browsers} "
+            f"emulated browsers, {size.customers:,} customers, {size.orders:,} orders; {' '.join(self.times)}. "
+            f"{args.rounds} interleaved rounds of {args.seconds:g} s a case. Everything, clients and servers, shares "
+            f"the machine. `./run bench tpcw --size {size.name}` writes this page; it took {self.minutes:.0f} minutes."
+        )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=1, help="of a case")
+    parser.add_argument("--seed", type=int, default=1, help="of the population")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=PARTS, help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "report")
+    parser.add_argument("--quick", action="store_true", help="little of everything: does it run, are the data right?")
+    args = parser.parse_args()
+    if unknown := set(args.only) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    if args.quick:
+        args.size, args.rounds, args.seconds = "tiny", 1, 1
+    args.out.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+def main() -> None:
+    args = arguments()
+    bench = Bench(args)
+    began = time.monotonic()
+    bench.run()
+    bench.minutes = (time.monotonic() - began) / 60
+    bench.write(args.out)
+    print(f"the report is in {args.out}")
+
+
+if __name__ == "__main__":
+    main()
