@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 import psycopg
 from pgmip.testing import Cluster
 
-PYTHON = ("pgmip", "plain")  # contenders; the others are Java's
+UNFLUSHED = "pgmip unflushed"  # commits by mip.synchronous_commit_prepared = off
+PYTHON = ("pgmip", UNFLUSHED, "plain")  # contenders; the others are Java's
 SITES = ("left", "right")
 ACCOUNTS = 10_000
 POLL = 0.02
@@ -25,7 +26,7 @@ SCHEMA = """
 
 
 def database(contender: str) -> str:
-    return "mip" if contender == "pgmip" else "heap"
+    return "mip" if contender.startswith("pgmip") else "heap"
 
 
 class Places:
@@ -62,8 +63,9 @@ class Places:
         for i, cluster in enumerate(self.clusters.values()):
             port = ports[i] if ports else cluster.port
             conninfo = cluster.conninfo(
-                database(contender), tcp=True, port=port, sslmode="disable", gssencmode="disable"
-            )
+                database(contender), tcp=True, port=port, sslmode="disable", gssencmode="disable",
+                **({"options": "-c mip.synchronous_commit_prepared=off"} if contender == UNFLUSHED else {}),
+            )  # fmt: skip
             if contender not in PYTHON:
                 known = psycopg.conninfo.conninfo_to_dict(conninfo)
                 parameters = f"user={known['user']}&password={known['password']}&sslmode=disable&gssEncMode=disable"

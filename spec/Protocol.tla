@@ -147,15 +147,25 @@ CommitOnePhase(s, f, y) ==
                     IF Kept("one phase is durable") THEN @ ELSE @ \cup {f}]
   /\ UNCHANGED <<acknowledged, horizon, ended>>
 
-(* Losers are rolled back after the winner's commit, and a crash may come   *)
-(* in between. As long as that commit can be lost they count as prepared:   *)
-(* a MIPT with a committed entry says the same with and without them.       *)
+(* Losers are rolled back before the winner's commit, after its hand-over,   *)
+(* and not durably so: whatever else becomes durable makes that durable, too, *)
+(* but until then a MIPT may have been read without them that a crash        *)
+(* brings back (`state' = state`). Where the winner has been committed, for   *)
+(* those that have come to light since, durably.                              *)
 RollBackLosers(s, f) ==
-  /\ Prepared(s, f) # {} /\ CommittedAt(s, f) # {}
-  /\ LET new == [y \in Instances |->
-                  IF state[s][f][y] = "prepared" THEN "aborted" ELSE state[s][f][y]]
-     IN state' = [state EXCEPT ![s][f] = new] /\ Show(s, f, Mipt(new))
-  /\ unflushed' = [unflushed EXCEPT ![s] = @ \ {f}]
+  /\ \E w \in Instances :
+       /\ \/ state[s][f][w] = "committed"
+          \/ /\ state[s][f][w] = "prepared"
+             /\ w \in decided[f] \/ ~Kept("losers of the winner only")
+       /\ Prepared(s, f) \ {w} # {}
+       /\ LET new == [y \in Instances |->
+                       IF y # w /\ state[s][f][y] = "prepared" THEN "aborted" ELSE state[s][f][y]]
+          IN /\ \/ state' = [state EXCEPT ![s][f] = new]
+                \/ /\ state[s][f][w] = "prepared"
+                   /\ state' = state
+             /\ Show(s, f, Mipt(new))
+       /\ unflushed' = IF state[s][f][w] = "committed"
+                        THEN [unflushed EXCEPT ![s] = @ \ {f}] ELSE unflushed
   /\ UNCHANGED <<acknowledged, horizon, ended>>
 
 -----------------------------------------------------------------------------

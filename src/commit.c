@@ -16,15 +16,19 @@
  *	   finds it again; whoever retries hands over the rest. Another winner is
  *	   refused from the first header on. Replaced out-of-line values are
  *	   handed over as well, so the commit deletes them.
- *	4. Commit the winner. Durable when FinishPreparedTransaction returns; or
- *	   later, if that is not wanted (finish.c): a crash then finds it prepared
- *	   and its hand-over done.
- *	5. Roll back the prepared losers. A crash leaves some prepared; a retry
- *	   finds the winner committed and goes on here.
+ *	4. Roll back the prepared losers, without waiting for a flush. A crash
+ *	   leaves the winner prepared, its hand-over done, and maybe some losers;
+ *	   they are not the winner, whoever asks. If the winner had been committed
+ *	   before, with a flush: nobody else would care for one.
+ *	5. Commit the winner. Durable when FinishPreparedTransaction returns, and
+ *	   with it the end of the losers, whose WAL comes before; or later, if
+ *	   that is not wanted (finish.c): a crash then goes back to 4 or before.
  *	6. End the doomed ones' statements. A crash ends them as well.
  *	7. When the caller's own transaction commits, under the lock again: note
  *	   the losers; drop the winner's links, which nobody needs any more.
  *	   Book-keeping; what a crash leaves of it goes with a retry or mip.forget.
+ *	   So a transaction that has nothing else to write does not wait for its
+ *	   flush.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,6 +48,7 @@
 #include "stats.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -63,7 +68,7 @@ static const char *books_of;	/* the function called last */
  * a superuser; here membership, which mipt_read has checked, is enough.
  */
 static void
-finish(const char *xid, MiptEntry *entry, bool commit)
+finish(const char *xid, MiptEntry *entry, bool commit, bool flush)
 {
 	char		gid[GIDSIZE];
 	Oid			user;
@@ -72,8 +77,11 @@ finish(const char *xid, MiptEntry *entry, bool commit)
 	SerializableXactHandle own = ShareSerializableXact();
 
 	mip_gid(gid, xid, entry->xinst);
-	if (commit && mip_finish_unflushed(gid))
-		mip_count(MIP_COUNT_UNFLUSHED);
+	if (!flush && mip_finish_unflushed(gid, commit))
+	{
+		if (commit)
+			mip_count(MIP_COUNT_UNFLUSHED);
+	}
 	else
 	{
 		GetUserIdAndSecContext(&user, &context);
@@ -147,7 +155,7 @@ validate(const char *xid, List *entries, int64 winner)
 
 /* Those that are to be noted as aborted. */
 static List *
-roll_back_losers(const char *xid, List *entries, int64 winner)
+roll_back_losers(const char *xid, List *entries, int64 winner, bool flush)
 {
 	List	   *losers = NIL;
 	ListCell   *lc;
@@ -160,7 +168,7 @@ roll_back_losers(const char *xid, List *entries, int64 winner)
 			continue;
 		if (entry->state == MIP_PREPARED)
 		{
-			finish(xid, entry, false);
+			finish(xid, entry, false, flush);
 			mip_stop_point("loser");
 			losers = lappend(losers, entry);
 		}
@@ -231,15 +239,18 @@ mip_family_commit(const char *xid, int64 winner)
 	again = entry->state == MIP_COMMITTED;
 	mip_doom_others(xid, winner);
 	mip_stop_point("doomed");
-	if (entry->state == MIP_PREPARED)
+	if (!again)
 	{
 		mip_hand_over(entry->links);
 		mip_stop_point("handed over");
-		finish(xid, entry, true);
+	}
+	losers = roll_back_losers(xid, entries, winner, again);
+	mip_stop_point("losers");
+	if (!again)
+	{
+		finish(xid, entry, true, !mip_commits_unflushed());
 		mip_stop_point("committed");
 	}
-	losers = roll_back_losers(xid, entries, winner);
-	mip_stop_point("losers");
 	mip_evict_doomed(xid);
 	mip_stop_point("evicted");
 	close_books(xid, losers, entry);
@@ -287,6 +298,23 @@ compare_books(const ListCell *a, const ListCell *b)
 	return strcmp(((Books *) lfirst(a))->xid, ((Books *) lfirst(b))->xid);
 }
 
+/*
+ * Is there nothing to be written that anybody would miss? That an instance has
+ * been given up is for others to know, while there is no winner.
+ */
+static bool
+only_notes(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, books)
+	{
+		if (!((Books *) lfirst(lc))->committed)
+			return false;
+	}
+	return !TransactionIdIsValid(GetTopTransactionIdIfAny());
+}
+
 void
 mip_keep_books(void)
 {
@@ -296,6 +324,9 @@ mip_keep_books(void)
 
 	if (books == NIL)
 		return;
+	if (only_notes())
+		set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
+						  GUC_ACTION_LOCAL, true, 0, false);
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	family = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
 								   ALLOCSET_DEFAULT_SIZES);
@@ -354,7 +385,7 @@ give_up(const char *xid, List *entries, MiptEntry *entry)
 					 errmsg("instance " INT64_FORMAT " of family \"%s\" is being committed",
 							entry->xinst, xid),
 					 errhint("Call mip.commit to complete it.")));
-		finish(xid, entry, false);
+		finish(xid, entry, false, true);
 		mip_stop_point("rolled back");
 	}
 	else

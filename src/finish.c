@@ -1,14 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * finish.c
- *	  Committing a prepared winner without waiting for the WAL flush.
+ *	  Finishing a prepared instance without waiting for the WAL flush.
  *
- * COMMIT PREPARED always flushes: a coordinator that has heard of the commit
- * forgets the transaction. Nobody forgets a family: should a crash lose the
+ * COMMIT PREPARED and ROLLBACK PREPARED always flush: a coordinator that has heard
+ * of it forgets the transaction. Nobody forgets a family: should a crash lose the
  * commit, the winner is prepared again, and whoever comes derives the same
- * winner (spec/, LoseCommit). So this does what FinishPreparedTransaction and
- * RecordTransactionCommitPrepared do, but for the flush, as RecordTransactionCommit
- * does it with synchronous_commit = off.
+ * winner (spec/, LoseCommit). A loser that is prepared again is rolled back again:
+ * it can win no more. So this does what FinishPreparedTransaction and
+ * RecordTransactionCommitPrepared or RecordTransactionAbortPrepared do, but for the
+ * flush, as RecordTransactionCommit does it with synchronous_commit = off.
  *
  * The table of prepared transactions is twophase.c's own. What is known of it
  * here is compared with the server when that starts, and with the PREPARE record
@@ -18,9 +19,9 @@
  * TwoPhaseStateLock is held all the time, and DELAY_CHKPT_START set. A checkpoint
  * writes a transaction that was prepared before its redo pointer to a file. If it
  * does that before us we see it (ondisk). If it does not find the transaction any
- * more, the commit's record is before the checkpoint's, which is flushed before
+ * more, the record of its end is before the checkpoint's, which is flushed before
  * the checkpoint counts: so there is no crash that finds neither the file nor the
- * PREPARE record nor the commit.
+ * PREPARE record nor the end.
  *
  *-------------------------------------------------------------------------
  */
@@ -225,7 +226,7 @@ read_state(const char *gid, XLogRecPtr *lsn)
 	return state;
 }
 
-/* ---- its commit ---- */
+/* ---- its end ---- */
 
 /* RecordTransactionCommitPrepared; the caller holds TwoPhaseStateLock. */
 static void
@@ -247,10 +248,26 @@ record_commit(const char *gid, TransactionId xid, int nchildren, TransactionId *
 	END_CRIT_SECTION();
 }
 
+/* RecordTransactionAbortPrepared; who is not known to have committed has not. */
+static void
+record_abort(const char *gid, TransactionId xid, int nchildren, TransactionId *children)
+{
+	START_CRIT_SECTION();
+	XLogSetAsyncXactLSN(XactLogAbortRecord(GetCurrentTimestamp(), nchildren, children, 0, NULL,
+										   0, NULL,
+										   MyXactFlags | XACT_FLAGS_ACQUIREDACCESSEXCLUSIVELOCK,
+										   xid, gid));
+	TransactionIdAbortTree(xid, nchildren, children);
+	END_CRIT_SECTION();
+}
+
 /* ProcessRecords */
 static void
-run_callbacks(char *at, TransactionId xid)
+run_callbacks(char *at, TransactionId xid, bool commit)
 {
+	const TwoPhaseCallback *callbacks = commit ? twophase_postcommit_callbacks
+		: twophase_postabort_callbacks;
+
 	for (;;)
 	{
 		TwoPhaseRecordOnDisk *record = (TwoPhaseRecordOnDisk *) at;
@@ -258,11 +275,11 @@ run_callbacks(char *at, TransactionId xid)
 		if (record->rmid == TWOPHASE_RM_END_ID)
 			break;
 		at += MAXALIGN(sizeof(TwoPhaseRecordOnDisk));
-		if (twophase_postcommit_callbacks[record->rmid] != NULL)
-			twophase_postcommit_callbacks[record->rmid] (xid, record->info, at, record->len);
+		if (callbacks[record->rmid] != NULL)
+			callbacks[record->rmid] (xid, record->info, at, record->len);
 		at += MAXALIGN(record->len);
 	}
-	PredicateLockTwoPhaseFinish(xid, true);
+	PredicateLockTwoPhaseFinish(xid, commit);
 }
 
 /* RemoveGXact */
@@ -281,20 +298,23 @@ remove_from_table(GlobalTransaction gxact)
 }
 
 static void
-finish(GlobalTransaction gxact, xl_xact_prepare *state)
+finish(GlobalTransaction gxact, xl_xact_prepare *state, bool commit)
 {
 	TransactionId xid = state->xid;
 	TransactionId *children = (TransactionId *)
 		((char *) state + MAXALIGN(sizeof(xl_xact_prepare)) + MAXALIGN(state->gidlen));
 	char	   *records = (char *) children + MAXALIGN(state->nsubxacts * sizeof(TransactionId));
 
-	record_commit(gxact->gid, xid, state->nsubxacts, children);
+	if (commit)
+		record_commit(gxact->gid, xid, state->nsubxacts, children);
+	else
+		record_abort(gxact->gid, xid, state->nsubxacts, children);
 	ProcArrayRemove(GetPGProcByNumber(gxact->pgprocno),
 					TransactionIdLatest(xid, state->nsubxacts, children));
 	gxact->valid = false;
 	PG_TRY();
 	{
-		run_callbacks(records, xid);
+		run_callbacks(records, xid, commit);
 	}
 	PG_CATCH();
 	{
@@ -306,22 +326,28 @@ finish(GlobalTransaction gxact, xl_xact_prepare *state)
 	remove_from_table(gxact);
 }
 
-static bool
-is_wanted(void)
+bool
+mip_commits_unflushed(void)
 {
-	return !synchronous_commit_prepared && table != NULL &&
+	return !synchronous_commit_prepared;
+}
+
+static bool
+is_possible(void)
+{
+	return table != NULL &&
 		replorigin_session_origin == InvalidRepOriginId &&
 		(SyncRepStandbyNames == NULL || SyncRepStandbyNames[0] == '\0');
 }
 
 bool
-mip_finish_unflushed(const char *gid)
+mip_finish_unflushed(const char *gid, bool commit)
 {
 	xl_xact_prepare *state;
 	GlobalTransaction gxact;
 	XLogRecPtr	lsn;
 
-	if (!is_wanted() || (state = read_state(gid, &lsn)) == NULL)
+	if (!is_possible() || (state = read_state(gid, &lsn)) == NULL)
 		return false;
 
 	HOLD_INTERRUPTS();
@@ -329,12 +355,12 @@ mip_finish_unflushed(const char *gid)
 	gxact = find(gid);
 	/* meanwhile a checkpoint may have written it to disk */
 	if (gxact && gxact->xid == state->xid && gxact->prepare_start_lsn == lsn)
-		finish(gxact, state);
+		finish(gxact, state, commit);
 	else
 		gxact = NULL;
 	LWLockRelease(TwoPhaseStateLock);
 	if (gxact)
-		AtEOXact_PgStat(true, false);
+		AtEOXact_PgStat(commit, false);
 	RESUME_INTERRUPTS();
 	pfree(state);
 	return gxact != NULL;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * finish.h
- *	  Committing a prepared winner without waiting for the WAL flush.
+ *	  Finishing a prepared instance without waiting for the WAL flush.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,16 +14,19 @@
 extern void mip_finish_init(void);
 extern void mip_finish_shmem_startup(void);
 
+/* Whether mip.commit need not wait: mip.synchronous_commit_prepared is off. */
+extern bool mip_commits_unflushed(void);
+
 /*
- * Commits the prepared transaction with this name if the setting allows it, and
- * if there is nothing about it, or this server, that needs PostgreSQL's own way:
- * then false, and nothing has happened. The caller has validated that it may be
- * committed, and holds its family's lock.
+ * Commits or rolls back the prepared transaction with this name, unless there is
+ * something about it, or this server, that needs PostgreSQL's own way: then false,
+ * and nothing has happened. The caller has validated that it may be finished so,
+ * and holds its family's lock.
  *
  * After a crash the transaction may be prepared again, until WAL has been flushed
  * up to here (by the WAL writer, within three times wal_writer_delay, or anybody
  * else).
  */
-extern bool mip_finish_unflushed(const char *gid);
+extern bool mip_finish_unflushed(const char *gid, bool commit);
 
 #endif							/* MIP_FINISH_H */

@@ -48,6 +48,7 @@ def _instance(xinst: int, last: str = MIP_PREPARE) -> tuple[Sequence[str], str]:
     return ["BEGIN", f"EXECUTE mip_begin('{XID}', {xinst})"], last
 
 
+PLANS = "SET plan_cache_mode = force_generic_plan"  # which others would come to after five executions
 UNFLUSHED = "SET mip.synchronous_commit_prepared = off"
 SYSTEMS = {
     system.name: system
@@ -193,7 +194,7 @@ def script(interaction: str, system: System, size: Size, *, alone: bool = True) 
     """One interaction, for `pgbench -n` with VARIABLES. `alone`: no other interaction runs in the same session."""
     it = INTERACTIONS[interaction]
     used = [name for name in STATEMENTS if not alone or re.search(rf"EXECUTE {name}\b", "\n".join(it.work))]
-    before = [*system.settings, *map(preparation, used), *(PROTOCOL if system.database == "mip" else [])]
+    before = [PLANS, *system.settings, *map(preparation, used), *(PROTOCOL if system.database == "mip" else [])]
     lines = ["\\if :first", *(f"{statement};" for statement in before), "\\set first 0", "\\endif"]
     lines += [f"\\set customers {size.customers}", f"\\set items {size.items}", *it.choices]
     if it.writes:

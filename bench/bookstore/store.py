@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgmip.testing import Cluster
-from rounds import pgbench, rate
+from rounds import pgbench
 
 from .load import load
 from .population import Size
@@ -18,6 +18,7 @@ from .scripts import MIX, VARIABLES, System, script
 __all__ = ["DATABASES", "Measured", "Store"]
 
 DATABASES = ("heap", "mip")  # named after the access method of their tables
+WARM_UP = 1  # seconds that do not count: sessions connect, prepare, and plan for the first time
 CARTS = 48_000  # of the pool, for sessions that only buy
 REFILL = """
     INSERT INTO shopping_cart_line
@@ -152,19 +153,20 @@ def run_pgbench(
     output = pgbench(
         cluster, database, "-n", "-c", str(clients), "-j", str(min(2, clients)), *variables,
         *(["-r"] if len(files) == 1 else []),
-        *(("-T", f"{seconds:g}") if transactions is None else ("-t", str(transactions))),
+        *(("-T", f"{WARM_UP + seconds:g}") if transactions is None else ("-t", str(transactions))),
         *(("-R", f"{offered:.2f}") if offered else ()),
         "-l", f"--log-prefix={cluster.directory}/pgbench_log",
         *(f"-f{file}@{weight}" for file, weight in files),
     )  # fmt: skip
     lines = [line.split() for log in cluster.directory.glob("pgbench_log.*") for line in log.read_text().splitlines()]
-    # A session's first transaction also prepares its statements.
-    took = sorted(float(line[2]) / 1000 for line in lines if line[1] != "0")
-    done = int(output.split("number of transactions actually processed: ")[1].split()[0].split("/")[0])
-    if not took:
+    ended = [(int(line[4]) + int(line[5]) / 1e6, float(line[2]) / 1000) for line in lines]
+    began = min(when for when, _ in ended) + (WARM_UP if transactions is None else 0)
+    took = sorted(milliseconds for when, milliseconds in ended if when >= began)
+    if len(took) < 2:
         sys.exit(f"pgbench has done too little to say anything:\n{output}")
+    tps = len(took) / (max(when for when, _ in ended) - began)
     cuts = [took[min(len(took) - 1, len(took) * percent // 100)] for percent in (50, 95, 99)]
-    return Measured(rate(output), done, statistics.mean(took), *cuts, _messages(output))
+    return Measured(tps, len(lines), statistics.mean(took), *cuts, _messages(output))
 
 
 def _messages(output: str) -> tuple[tuple[str, float], ...]:

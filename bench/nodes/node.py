@@ -37,8 +37,8 @@ async def pgmip_submit(sites: dict[str, str], sessions: int) -> Submit:
 
     @app.transaction(sites=("left", "right"))
     async def transfer(tx: Tx, request: Any) -> Any:
-        await tx.left.execute(MOVE, (-1, request[0]))
-        await tx.right.execute(MOVE, (1, request[1]))
+        tx.left.finish_with(MOVE, (-1, request[0]))
+        tx.right.finish_with(MOVE, (1, request[1]))
         return True
 
     await app.__aenter__()
@@ -76,7 +76,7 @@ async def main(
     requests: str = "",
 ) -> None:  # fmt: skip
     sites = {"left": left, "right": right}
-    if contender == "pgmip":
+    if contender.startswith("pgmip"):
         submit = await pgmip_submit(sites, int(sessions))
     else:
         submit = (await Plain.start(name, sites, int(sessions), Path(folder))).submit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -90,6 +90,7 @@ class Attempt:
         self._in_doubt = in_doubt
         self._turn = turn
         self._branches: dict[str, Branch] = {}
+        self._votes: dict[str, Vote] = {}
         self._gave_way = False
 
     async def run(self, handler: Handler | None, request: str | None) -> Ended:
@@ -99,24 +100,30 @@ class Attempt:
         """
         # A cancelled statement asks the server to end it. If that does not answer either, the connection is cut.
         timer = asyncio.get_running_loop().call_at(self._deadline + self._timeout, self._cut)
+        preparing = False
         try:
             async with asyncio.timeout_at(self._deadline) as limit, self._taking_turns(limit):
                 await self._connect(limit)
                 text = await self._result_of(handler, request)
+                if self._failure() is None and any(branch.has_last for branch in self._branches.values()):
+                    preparing = True  # and waiting for locks, as the handler may
+                    await self._prepare(request, text)
         except Exception as error:
-            # We have prepared nothing, and will not: the transactions end with `close`.
             if limit.expired():
                 early = limit.when() != self._deadline
                 why = TimeoutError("a sibling is in doubt" if early else "the deadline has passed")
-                return Ended({}, why, early, stuck=self._gave_way, by_handler=self._ended_by_handler())
-            cause = self._failure() or error
-            return Ended({}, cause, is_retryable(cause), by_handler=self._ended_by_handler())
+                return await self._out_of_time(why, early)
+            if preparing:
+                raise
+            return self._failed(self._failure() or error)
         finally:
             timer.cancel()
-        failure = self._failure()
-        if failure is not None:
-            return Ended({}, failure, is_retryable(failure), by_handler=self._ended_by_handler())
-        return await self._judge(await self._prepare(request, text))
+        if not preparing:
+            failure = self._failure()
+            if failure is not None:
+                return self._failed(failure)
+            await self._prepare(request, text)
+        return await self._judge(self._votes)
 
     def connection(self, site: str) -> Connection | None:
         """This attempt's own connection to a site, while it has one."""
@@ -135,6 +142,19 @@ class Attempt:
                     await branch.conn.close()
                 await self._pools[site].give(branch.conn)
             self._branches = {}
+
+    def _failed(self, cause: BaseException) -> Ended:
+        """We have prepared nothing, and will not: the transactions end with `close`."""
+        return Ended({}, cause, is_retryable(cause), by_handler=self._ended_by_handler())
+
+    async def _out_of_time(self, why: TimeoutError, retry: bool) -> Ended:
+        """The same; but a branch that was preparing may have done it."""
+        if not self._votes:
+            return Ended({}, why, retry, stuck=self._gave_way, by_handler=self._ended_by_handler())
+        ended = await self._judge({site: Refused(_NotTried()) for site in self._order} | self._votes)
+        if ended.error is None:
+            return ended  # complete after all
+        return replace(ended, error=why, retry=retry, stuck=self._gave_way)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -213,48 +233,52 @@ class Attempt:
         # The extension's word counts more than what came of it elsewhere.
         return min((f for f in failures if f is not None), key=lambda f: f.sqlstate is None, default=None)
 
-    async def _prepare(self, request: str | None, result: str | None) -> dict[str, Vote]:
-        one_phase = len(self._order) == 1
-        votes: dict[str, Vote] = {}
+    async def _prepare(self, request: str | None, result: str | None) -> None:
+        """Have all sites vote."""
 
         async def prepare(site: str) -> None:
-            branch = self._branches[site]
-            if one_phase:
-                with self.phase.part("commit", site=site) as phase:
-                    votes[site] = vote = await branch.commit_one_phase(request, result, self._timeout)
-                    phase.error = vote.error
-                return
-            if not self._parallel and any(not isinstance(vote, Prepared) for vote in votes.values()):
-                votes[site] = Refused(_NotTried())
-                return
-            with self.phase.part("prepare", site=site) as phase:
-                votes[site] = vote = await branch.prepare(request, result, self._timeout)
-                phase.error = vote.error
-            if isinstance(vote, Prepared):
-                done = [vote for vote in votes.values() if isinstance(vote, Prepared)]
+            vote = self._votes[site] = await self._vote(site, request, result)
+            if isinstance(vote, Prepared) and len(self._order) > 1:
+                done = [vote for vote in self._votes.values() if isinstance(vote, Prepared)]
                 if len(done) == 1:
                     await self._step("prepared-first-site", site)
                 if len(done) == len(self._order):
                     await self._step("prepared-all", None)
 
         await at_each_site(self._order, prepare, parallel=self._parallel)
-        return votes
+
+    async def _vote(self, site: str, request: str | None, result: str | None) -> Vote:
+        if not self._parallel and any(not isinstance(vote, Prepared) for vote in self._votes.values()):
+            return Refused(_NotTried())
+        branch = self._branches[site]
+        if branch.failure is not None:  # since we have looked, other sites may have let us wait
+            return Refused(branch.failure)
+        one_phase = len(self._order) == 1
+        end = branch.commit_one_phase if one_phase else branch.prepare
+        with self.phase.part("commit" if one_phase else "prepare", site=site) as phase:
+            try:
+                vote = await end(request, result, self._timeout)
+            except BaseException:
+                self._votes[site] = branch.interrupted()
+                raise
+            phase.error = vote.error
+        return vote
 
     async def _judge(self, votes: Mapping[str, Vote]) -> Ended:
         mipts: dict[str, Sequence[Entry] | None] = {
             site: vote.mipt if isinstance(vote, Prepared) else None for site, vote in votes.items()
         }
         refused = [vote for vote in votes.values() if isinstance(vote, Refused)]
-        lost: list[Refused | Lost] = [vote for vote in votes.values() if isinstance(vote, Lost)]
+        lost = [vote for vote in votes.values() if isinstance(vote, Lost)]
         if not refused and not lost:
             return Ended(mipts)
         left = bool(lost)
         if refused:
             # A definite refusal: this instance can never be complete, so its coordinator may take it back.
             left |= not await self._take_back([site for site, vote in votes.items() if not isinstance(vote, Refused)])
-        errors = [vote.error for vote in [*refused, *lost] if not isinstance(vote.error, _NotTried)]
-        retry = all(is_retryable(vote.error) for vote in refused if not isinstance(vote.error, _NotTried))
-        return Ended(mipts, errors[0], retry, left)
+        refusals = [vote.error for vote in refused if not isinstance(vote.error, _NotTried)]
+        retry = all(map(is_retryable, refusals)) and all(vote.retry for vote in lost)
+        return Ended(mipts, next(iter([*refusals, *(vote.error for vote in lost)]), _NotTried()), retry, left)
 
     async def _take_back(self, sites: Sequence[str]) -> bool:
         """Roll the prepared branches back; whether all of them are known to be gone."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -17,12 +18,13 @@ from psycopg.sql import SQL, Composed
 
 from . import _mipt
 from ._connection import PooledConnection, cut_after, is_silent
-from ._sqlstate import is_definite, is_protocol
+from ._sqlstate import NOT_USABLE, is_definite, is_protocol, sqlstate
 from .decision import Entry, State
 
 __all__ = ["Branch", "Instance", "Lost", "Prepared", "Refused", "Site", "Vote"]
 
 Statement = LiteralString | bytes | SQL | Composed
+_Queued = tuple[Statement, Params | None, bool | None]  # and whether it is to be prepared
 
 _MIP_BEGIN = b"SELECT mip.begin(%s, %s, %s)"
 _PREPARE = f"SELECT {_mipt.COLUMNS} FROM mip.prepare(%s, %s)".encode()
@@ -57,9 +59,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The site may have prepared the instance, or may still do so."""
+    """The site may have prepared the instance, or may still do so. `retry`: whether a new instance may do better."""
 
     error: BaseException
+    retry: bool = True
 
 
 Vote = Prepared | Refused | Lost
@@ -78,6 +81,8 @@ class Branch:
         self._begun = False
         self._over = False
         self._savepoints = 0
+        self._last: tuple[Statement, Params | None] | None = None
+        self._asked = False  # whether what prepares may have been sent
         self._last_error: psycopg.Error | None = None
         self._refusal: psycopg.Error | None = None
         self._turn = asyncio.Lock()
@@ -87,6 +92,11 @@ class Branch:
         """Whether a statement of the handler has ended the transaction: what follows would be outside of it."""
         ended = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
         return self._begun and not self._over and ended
+
+    @property
+    def has_last(self) -> bool:
+        """Whether a statement of the handler is still to be run, together with the one that prepares."""
+        return self._last is not None
 
     @property
     def failure(self) -> psycopg.Error | None:
@@ -101,8 +111,7 @@ class Branch:
     async def run(self, sql: Statement, params: Params | None) -> psycopg.AsyncCursor[Any]:
         """Run one statement of the handler."""
         async with self._turn:
-            if self._over:
-                raise RuntimeError(f"the transaction at site {self.site!r} is over")
+            self._check_open()
             if self.ended_by_handler:
                 raise self._refusal or psycopg.ProgrammingError(_NOT_YOURS)
             try:
@@ -113,6 +122,11 @@ class Branch:
                 self._note(error)
                 raise
             return cursor
+
+    def finish_with(self, sql: Statement, params: Params | None) -> None:
+        """Keep the handler's last statement, to be run together with the one that prepares."""
+        self._check_open()
+        self._last = sql, copy.copy(params)
 
     @contextlib.asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -140,6 +154,13 @@ class Branch:
         """Commit where this is the only site. Never raises for what the site or the network does."""
         return await self._end(_COMMIT_ONE_PHASE, State.COMMITTED, request, result, timeout)
 
+    def interrupted(self) -> Refused | Lost:
+        """The vote of a branch that was interrupted while it prepared."""
+        error = psycopg.errors.QueryCanceled(f"the last statement at site {self.site!r} was cancelled")
+        status = self.conn.pgconn.transaction_status
+        sure = not self._asked or status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+        return Refused(error) if sure else Lost(error)
+
     def end(self) -> bool:
         """Take no more statements. Whether a transaction is still open, and to be rolled back."""
         self._over = True
@@ -155,14 +176,42 @@ class Branch:
         except psycopg.Error:
             await self.conn.close()
 
+    async def _without(self, error: psycopg.Error) -> Refused | Lost:
+        """The vote after an error."""
+        if not self._asked:
+            return Refused(error)
+        if self._ended_by_last(error):
+            await self.conn.close()  # psycopg takes for prepared what the site has skipped
+            return Lost(psycopg.ProgrammingError(_NOT_YOURS), retry=False)  # it may even have prepared
+        if self.conn.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            return Lost(error, retry=False)  # a COPY, say
+        return Refused(error) if is_definite(error, self.conn) else Lost(error)
+
+    def _ended_by_last(self, error: psycopg.Error) -> bool:
+        """Whether what prepares has found no transaction, because the handler's last statement had ended it."""
+        idle = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
+        return self.has_last and idle and sqlstate(error) == NOT_USABLE
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise RuntimeError(f"the transaction at site {self.site!r} is over")
+        if self._last is not None:
+            raise RuntimeError(f"the handler has given its last statement at site {self.site!r}")
+
     async def _end(self, sql: bytes, expected: State, request: str | None, result: str | None, timeout: float) -> Vote:
         self._over = True
+        # The handler's last statement may wait for a lock as long as any other one of it: the attempt sees to that.
+        limit = contextlib.nullcontext() if self.has_last else cut_after(self.conn, timeout)
         try:
-            with cut_after(self.conn, timeout):
+            with limit:
                 cursor = await self._send(sql, (request, result))
                 mipt = _mipt.entries(await cursor.fetchall())
         except psycopg.Error as error:
-            return Refused(error) if is_definite(error, self.conn) else Lost(error)
+            return await self._without(error)
+        except Exception as error:
+            if self._asked:
+                raise
+            return Refused(error)  # the handler's last statement was none
         # The reply itself has to say so: a transaction that has failed before can end without an error.
         states = {entry.state for entry in mipt if entry.xinst == self._instance.xinst}
         if states != {expected} or self.conn.pgconn.transaction_status != TransactionStatus.IDLE:
@@ -170,26 +219,43 @@ class Branch:
         return Prepared(mipt)
 
     async def _send(self, sql: Statement, params: Params | None) -> psycopg.AsyncCursor[Any]:
+        """Run a statement: the first one together with the begin of the transaction, the last one with its end."""
         cursor = self.conn.cursor(row_factory=namedtuple_row)
-        if self._begun:
+        before = [] if self._begun else self._beginning()
+        if self._over and self._last is not None:
+            before.append((*self._last, None))
+        if not before:
+            self._asked = self._over
             return await cursor.execute(sql, params)
-        self._begun = True
-        await self._begin_with(cursor, sql, params)
-        await self._on_begun(self.site)
+        begins, self._begun = not self._begun, True
+        await self._send_together(before, cursor, sql, params)
+        if begins:
+            await self._on_begun(self.site)
         return cursor
 
-    async def _begin_with(self, cursor: psycopg.AsyncCursor[Any], sql: Statement, params: Params | None) -> None:
-        """BEGIN, mip.begin and the first statement, in one round trip."""
+    def _beginning(self) -> list[_Queued]:
         me = self._instance
+        return [
+            (f"BEGIN ISOLATION LEVEL {me.isolation}".encode(), None, None),
+            (_MIP_BEGIN, (me.xid, me.xinst, list(me.sites)), True),
+        ]
+
+    async def _send_together(
+        self, before: Sequence[_Queued], cursor: psycopg.AsyncCursor[Any], sql: Statement, params: Params | None
+    ) -> None:
+        """Some statements, and then this one, in one round trip. The first error counts: the later statements of the
+        pipeline only report that it was aborted.
+        """
         first: psycopg.Error | None = None
         try:
             async with self.conn.pipeline():
                 try:
-                    await self.conn.execute(f"BEGIN ISOLATION LEVEL {me.isolation}".encode())
-                    await self.conn.execute(_MIP_BEGIN, (me.xid, me.xinst, list(me.sites)), prepare=True)
+                    for other, values, prepare in before:
+                        await self.conn.execute(other, values, prepare=prepare)
+                    self._asked = self._over
                     await cursor.execute(sql, params)
                 except psycopg.Error as error:
-                    first = error  # the later statements of the pipeline only report that it was aborted
+                    first = error
         except psycopg.Error as error:
             first = first or error
         if first is not None:
@@ -223,6 +289,13 @@ class Site:
     async def fetch_all(self, sql: Statement, params: Params | None = None) -> list[Any]:
         """Run a statement; all of its rows, as in `fetch_one`."""
         return await (await self._branch.run(sql, params)).fetchall()
+
+    def finish_with(self, sql: Statement, params: Params | None = None) -> None:
+        """Give the handler's last statement here. It runs when the handler has returned, in one round trip with
+        mip.prepare (or mip.commit_one_phase), and returns nothing; if it fails, so does the attempt, as with an error
+        that a handler raises. No COPY.
+        """
+        self._branch.finish_with(sql, params)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         """`async with tx.store.savepoint():` undoes what the block did here if it raises, and nothing else."""

@@ -289,7 +289,7 @@ class Family:
                 Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
                 self._sites, self._pools, phase,
                 timeout=self._limits.step_timeout, deadline=deadline, parallel=self._parallel,
-                in_doubt=self._is_in_doubt, turn=turn,
+                in_doubt=lambda: self._is_in_doubt(xinst), turn=turn,
             )  # fmt: skip
             settled = None
             try:
@@ -320,9 +320,11 @@ class Family:
             raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid) from cause
         return mipts
 
-    async def _is_in_doubt(self) -> bool:
+    async def _is_in_doubt(self, but: int) -> bool:
+        """Whether an instance is prepared somewhere, `but` one's own."""
         mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
-        return any(entry.state is State.PREPARED for mipt in mipts.values() for entry in mipt or ())
+        entries = [entry for mipt in mipts.values() for entry in mipt or ()]
+        return any(entry.state is State.PREPARED and entry.xinst != but for entry in entries)
 
     async def _free(self, mipts: Mipts) -> bool:
         """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we

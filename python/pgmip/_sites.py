@@ -26,6 +26,7 @@ async def at_each_site(
         await asyncio.gather(*tasks.values())
     finally:
         for task in tasks.values():
-            task.cancel()
+            if not task.cancelling():  # psycopg does not end a statement properly that is cancelled twice
+                task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
     return {site: task.result() for site, task in tasks.items()}

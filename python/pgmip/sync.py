@@ -63,6 +63,10 @@ class Site:
         """Run a statement; all of its rows, as in `fetch_one`."""
         return self._tx._call(self._site.fetch_all(sql, params))
 
+    def finish_with(self, sql: Statement, params: Params | None = None) -> None:
+        """Give the handler's last statement here, to be run in one round trip with what ends the transaction."""
+        self._tx._call(_finish_with(self._site, sql, params))
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """`with tx.store.savepoint():` undoes what the block did here if it raises, and nothing else."""
@@ -267,6 +271,10 @@ def _contained(handler: Handler, tx: Tx, request: Any) -> Any:
         raise
     except BaseException as error:
         raise RuntimeError(f"the handler raised {type(error).__name__}") from error
+
+
+async def _finish_with(site: _app.Site, sql: Statement, params: Params | None) -> None:
+    site.finish_with(sql, params)
 
 
 async def _thread_id() -> int:

@@ -49,7 +49,7 @@ def make_app(conninfos: dict[str, str], **parameters: Any) -> App:
             "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, %s) RETURNING o_id", (tx.xid, tx.xinst, qty)
         )
         await tx.bank.execute("UPDATE account SET balance = balance - %s WHERE a_id = 1", (qty * PRICE,))
-        await tx.bank.execute(
+        tx.bank.finish_with(
             "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, %s)", (tx.xid, tx.xinst, qty * PRICE)
         )
         # As unrepeatable as results get.

@@ -206,11 +206,11 @@ $$;
 \o /dev/null
 SELECT steps(kind) FROM kind ORDER BY no \gexec
 \o
--- one whose commit has stopped half-way: its loser is still prepared
+-- one whose commit has stopped half-way: its winner is still prepared
 SELECT xid_of('2002-01-04 12:00', 1) AS half \gset
 BEGIN; SELECT mip.begin(:'half', 1); SELECT FROM mip.prepare('request', 'lower');
 BEGIN; SELECT mip.begin(:'half', 2); SELECT FROM mip.prepare('request', 'result');
-SET mip.debug_stop_at = 'error:committed';
+SET mip.debug_stop_at = 'error:losers';
 SELECT mip.commit(:'half', 2);
 RESET mip.debug_stop_at;
 SELECT mip.acknowledge(:'half');

@@ -145,10 +145,10 @@ for my $full ('on', 'off')
 $node->append_conf('postgresql.conf', 'full_page_writes = on');
 $node->reload;
 
-# The winner is committed, its siblings are still there.
+# The winner is committed, and nothing is noted of its siblings.
 for my $vacuum (0, 1)
 {
-	for my $point ('committed', 'loser')
+	for my $point ('committed', 'evicted')
 	{
 		my ($xid, $name) = crash_at($point, 2, 1, 1, 3, 2);
 		$name .= ', VACUUM' if $vacuum;

@@ -110,8 +110,8 @@ sub fail_over
 		"$mode: the family whose hand-over has begun, too")
 	  for 1, 2;
 	is(states($new, 'decided'), '1 aborted, 2 committed', "$mode: decided");
-	is(states($new, 'half decided'), '1 prepared, 2 committed',
-		"$mode: committed, but for its losers");
+	is(states($new, 'half decided'), '2 committed',
+		"$mode: committed, but for a note of its loser");
 	is_rows($new, 0, "$mode: before");
 	is(small_rows($new), '0o 0o 22 22', "$mode: before, c");
 	my $s = session($new, 'another');
