@@ -18,7 +18,8 @@
  *	   handed over as well, so the commit deletes them.
  *	4. Roll back the prepared losers, without waiting for a flush. A crash
  *	   leaves the winner prepared, its hand-over done, and maybe some losers;
- *	   they are not the winner, whoever asks. If the winner had been committed
+ *	   they are not the winner, whoever asks. An error here loses the notes of
+ *	   those that are gone: nobody uses an XINST twice. If the winner had been committed
  *	   before, with a flush: nobody else would care for one.
  *	5. Commit the winner. Durable when FinishPreparedTransaction returns, and
  *	   with it the end of the losers, whose WAL comes before; or later, if
@@ -45,9 +46,12 @@
 #include "horizon.h"
 #include "miscadmin.h"
 #include "overlay.h"
+#include "pgstat.h"
+#include "registry.h"
 #include "stats.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
+#include "storage/procarray.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -153,6 +157,36 @@ validate(const char *xid, List *entries, int64 winner)
 	return entry;
 }
 
+/*
+ * A crash may lose a loser's roll-back and keep the hint that its entry is dead:
+ * the hint of an abort waits for no flush. Then only the registry knows of it. It
+ * is for whoever commits the winner, which is prepared again as well.
+ */
+static List *
+entries_of_revived(const char *xid, List *entries, int64 winner)
+{
+	List	   *revived = NIL;
+	ListCell   *lc;
+
+	foreach(lc, mip_family_instances(xid))
+	{
+		MipInstance *instance = lfirst(lc);
+		MiptEntry  *entry;
+
+		if (!MipInstanceIsPrepared(instance) || instance->xinst == winner ||
+			mipt_find(entries, instance->xinst) || !TransactionIdIsInProgress(instance->xid))
+			continue;
+		entry = palloc0(sizeof(MiptEntry));
+		entry->xinst = instance->xinst;
+		entry->state = MIP_PREPARED;
+		entry->owner = instance->owner;
+		entry->since = instance->since;
+		ItemPointerSetInvalid(&entry->tid);
+		revived = lappend(revived, entry);
+	}
+	return revived;
+}
+
 /* Those that are to be noted as aborted. */
 static List *
 roll_back_losers(const char *xid, List *entries, int64 winner, bool flush)
@@ -160,7 +194,7 @@ roll_back_losers(const char *xid, List *entries, int64 winner, bool flush)
 	List	   *losers = NIL;
 	ListCell   *lc;
 
-	foreach(lc, entries)
+	foreach(lc, list_concat_copy(entries, entries_of_revived(xid, entries, winner)))
 	{
 		MiptEntry  *entry = lfirst(lc);
 
@@ -243,6 +277,8 @@ mip_family_commit(const char *xid, int64 winner)
 	{
 		mip_hand_over(entry->links);
 		mip_stop_point("handed over");
+		/* what our own transaction has counted by now does not end like the losers */
+		AtEOXact_PgStat(true, true);
 	}
 	losers = roll_back_losers(xid, entries, winner, again);
 	mip_stop_point("losers");

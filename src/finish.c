@@ -16,7 +16,7 @@
  * each time; if anything differs, or is out of the ordinary, COMMIT PREPARED's own
  * code is to be used.
  *
- * TwoPhaseStateLock is held all the time, and DELAY_CHKPT_START set. A checkpoint
+ * TwoPhaseStateLock is held all the time (and DELAY_CHKPT_START set). A checkpoint
  * writes a transaction that was prepared before its redo pointer to a file. If it
  * does that before us we see it (ondisk). If it does not find the transaction any
  * more, the record of its end is before the checkpoint's, which is flushed before
@@ -27,6 +27,7 @@
  */
 #include "postgres.h"
 
+#include "access/clog.h"
 #include "access/commit_ts.h"
 #include "access/transam.h"
 #include "access/twophase.h"
@@ -248,16 +249,22 @@ record_commit(const char *gid, TransactionId xid, int nchildren, TransactionId *
 	END_CRIT_SECTION();
 }
 
-/* RecordTransactionAbortPrepared; who is not known to have committed has not. */
+/*
+ * RecordTransactionAbortPrepared. No DELAY_CHKPT_START: a transaction of which clog
+ * says nothing has not committed. Hints of it may be on disk before; see
+ * entries_of_revived in commit.c.
+ */
 static void
 record_abort(const char *gid, TransactionId xid, int nchildren, TransactionId *children)
 {
+	XLogRecPtr	lsn;
+
 	START_CRIT_SECTION();
-	XLogSetAsyncXactLSN(XactLogAbortRecord(GetCurrentTimestamp(), nchildren, children, 0, NULL,
-										   0, NULL,
-										   MyXactFlags | XACT_FLAGS_ACQUIREDACCESSEXCLUSIVELOCK,
-										   xid, gid));
-	TransactionIdAbortTree(xid, nchildren, children);
+	lsn = XactLogAbortRecord(GetCurrentTimestamp(), nchildren, children, 0, NULL, 0, NULL,
+							 MyXactFlags | XACT_FLAGS_ACQUIREDACCESSEXCLUSIVELOCK, xid, gid);
+	XLogSetAsyncXactLSN(lsn);
+	/* unlike TransactionIdAbortTree: not on disk before the record, which others need */
+	TransactionIdSetTreeStatus(xid, nchildren, children, TRANSACTION_STATUS_ABORTED, lsn);
 	END_CRIT_SECTION();
 }
 

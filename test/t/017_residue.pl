@@ -204,7 +204,7 @@ for my $round (1 .. ROUNDS)
 		$node->start;
 		mip_sql($node, "SELECT * FROM mip.commit('x$prepared', "
 			  . (1 + $round % 2) . ')');
-		crashing_family($half == 1 ? 'losers' : 'noted');
+		crashing_family($half == 1 ? 'committed' : 'noted');
 		mip_sql($node, 'VACUUM');
 		no_lost_chunks("$name, after the crash");
 	}
