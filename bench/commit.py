@@ -35,7 +35,7 @@ matplotlib.use("Agg")
 from disk import FLUSHES, set_flush
 from matplotlib import pyplot as plt
 from pgmip.testing import Cluster
-from rounds import machine, pgbench, rate
+from rounds import UNDISTURBED, create_database, interleaved, machine, pgbench, rate
 
 CASES = "abcdef"
 ON_MIP = "def"
@@ -126,8 +126,12 @@ def script(case: str, state: str) -> str:
     return "".join(lines).replace("TIME", f"{now[:8]}-{now[8:]}")
 
 
+def method(case: str) -> str:
+    return "mip" if case in ON_MIP else "heap"
+
+
 def dbname(case: str, scale: int) -> str:
-    return f"{'mip' if case in ON_MIP else 'heap'}_{scale}"
+    return f"{method(case)}_{scale}"
 
 
 class Bench:
@@ -139,9 +143,7 @@ class Bench:
         for scale, case in itertools.product(self.args.scales, "ad"):
             name = dbname(case, scale)
             print(f"loading {name}", flush=True)
-            self.cluster.create_database(name)
-            self.cluster.run_sql("CREATE EXTENSION pg_mip", dbname=name)
-            self.cluster.run_sql(f"ALTER DATABASE {name} SET default_table_access_method = {name.split('_')[0]}")
+            create_database(self.cluster, method(case), name)
             pgbench(self.cluster, name, "-i", "-q", "-s", str(scale))
             self.cluster.run_sql(
                 "CREATE TABLE request (key text PRIMARY KEY, request text, result text,"
@@ -208,7 +210,7 @@ def run(bench: Bench, args: argparse.Namespace) -> Results:
         for flush in FLUSHES:
             set_flush(bench.cluster, flush)
             for cell in (cell for cell in cells(args) if cell.flush == flush):
-                for case in CASES if number % 2 == 0 else reversed(CASES):
+                for case in interleaved(CASES, number):
                     results[cell][case].append(bench.measure(case, cell))
                 rates = " ".join(f"{case} {results[cell][case][-1].tps:.0f}" for case in CASES)
                 print(f"round {number + 1} of {args.rounds}: {cell}: {rates}", flush=True)
@@ -333,19 +335,19 @@ def arguments() -> argparse.Namespace:
     return args
 
 
+def bench_cluster() -> Cluster:
+    return Cluster("bench", settings=UNDISTURBED, fsync=True, max_connections=150, max_prepared_transactions=200)
+
+
 def main() -> None:
     args = arguments()
-    settings = {
-        "shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off",
-        "max_prepared_transactions": 200,
-    }  # fmt: skip
-    with Cluster("bench", settings=settings, fsync=True, max_connections=150) as cluster:
+    with bench_cluster() as cluster:
         bench = Bench(cluster, args)
         bench.load()
         results = run(bench, args)
         what = (
             f"{args.rounds} interleaved rounds of {args.seconds} s a case (and a second more for every 40 clients); "
-            f"{machine(cluster)}."
+            f"{machine()}."
         )
     write(args.out, what, results)
 

@@ -6,8 +6,8 @@
 The same transfer between two sites, by nodes (app servers, see nodes/) of pgmip (also with
 mip.synchronous_commit_prepared = off, which is as durable), of plain two-phase commit with a forced log of decisions,
 of Narayana and of Atomikos through JDBC's XA; all but pgmip with a row for an idempotency key, without which nobody
-could send a request again. Measured in rounds, one after another: rate, latencies, flushes, round
-trips, and the processor time of the client.
+could send a request again. Measured in rounds, one after another: rate, latencies, flushes, round trips, and the
+processor time of the client.
 
 Then a node is killed with 32 transactions under way, beside another one that stays well. A third one is sent the same
 requests at once, and a new node of the dead one's name starts ten seconds later, to recover as it does by default.
@@ -35,7 +35,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from places import PYTHON, SITES, UNFLUSHED, Places, Rows, relayed
 from processes import NODES, Node
-from rounds import machine
+from rounds import interleaved, machine, percentile
 
 CONTENDERS = ("pgmip", UNFLUSHED, "plain", "narayana", "atomikos")
 PROCESSES = 2  # of a Python client with several sessions
@@ -189,10 +189,6 @@ class Bench:
         return gone
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    return values[min(len(values) - 1, len(values) * percent // 100)] if values else float("nan")
-
-
 # -- results -----------------------------------------------------------------------------------------------------
 
 
@@ -316,12 +312,12 @@ def main() -> None:
             bench.trips(contender)
         for number in range(args.rounds):
             for sessions in args.sessions:
-                for contender in CONTENDERS if number % 2 == 0 else reversed(CONTENDERS):
+                for contender in interleaved(CONTENDERS, number):
                     bench.rate(contender, sessions)
         for _ in range(args.kills):
             for contender in CONTENDERS:
                 bench.kill(contender)
-        what = f"{args.rounds} interleaved rounds of {args.seconds:g} s a case; {machine(places.clusters['left'])}."
+        what = f"{args.rounds} interleaved rounds of {args.seconds:g} s a case; {machine()}."
     write(args.out, what, bench, args)
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import psycopg
 from pgmip.testing import Cluster
+from rounds import METHODS, create_database
 
 UNFLUSHED = "pgmip unflushed"  # commits by mip.synchronous_commit_prepared = off
 PYTHON = ("pgmip", UNFLUSHED, "plain")  # contenders; the others are Java's
@@ -40,10 +41,8 @@ class Places:
             for site in SITES
         }
         for cluster in self.clusters.values():
-            for name in ("heap", "mip"):
-                cluster.create_database(name)
-                cluster.run_sql("CREATE EXTENSION pg_mip", dbname=name)
-                cluster.run_sql(f"ALTER DATABASE {name} SET default_table_access_method = {name}")
+            for method in METHODS:
+                create_database(cluster, method)
 
     def load(self, contender: str) -> None:
         """Fresh tables; what somebody has left prepared goes."""

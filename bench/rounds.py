@@ -10,8 +10,9 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import matplotlib
 
@@ -20,7 +21,10 @@ from matplotlib import pyplot as plt
 from pgmip.testing import Cluster, find_bindir
 
 Rates = dict[str, list[float]]  # of each case, one a round
-METHODS = ("heap", "mip")  # access methods; a database of this name has pgbench's tables in each
+METHODS = ("heap", "mip")  # access methods; a database of this name has tables of each
+# Of a server's settings: no checkpoint and no vacuum comes in between.
+UNDISTURBED = {"shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
+T = TypeVar("T")
 
 
 def arguments(doc: str, *, rounds: int, seconds: int) -> argparse.Namespace:
@@ -36,11 +40,17 @@ def arguments(doc: str, *, rounds: int, seconds: int) -> argparse.Namespace:
     return args
 
 
+def create_database(cluster: Cluster, method: str, name: str | None = None) -> None:
+    """A database whose tables are of this access method; named after it, unless told."""
+    name = name or method
+    cluster.create_database(name)
+    cluster.run_sql("CREATE EXTENSION pg_mip", dbname=name)
+    cluster.run_sql(f"ALTER DATABASE {name} SET default_table_access_method = {method}")
+
+
 def load(cluster: Cluster, scale: int) -> None:
     for method in METHODS:
-        cluster.create_database(method)
-        cluster.run_sql("CREATE EXTENSION pg_mip", dbname=method)
-        cluster.run_sql(f"ALTER DATABASE {method} SET default_table_access_method = {method}")
+        create_database(cluster, method)
         pgbench(cluster, method, "-i", "-q", "-s", str(scale))
 
 
@@ -60,12 +70,21 @@ def rate(output: str) -> float:
     return float(found[1])
 
 
+def interleaved(cases: Sequence[T], number: int) -> Iterable[T]:
+    """The cases of this round: the other way round every second time, so that drift cancels out."""
+    return cases if number % 2 == 0 else reversed(cases)
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else float("nan")
+
+
 def run_rounds(cases: Iterable[str], rounds: int, measure: Callable[[str], float], unit: str) -> Rates:
-    """Measures every case once a round; the other way round every second time, so that drift cancels out."""
+    """Measures every case once a round."""
     cases = list(cases)
     rates: Rates = {case: [] for case in cases}
     for number in range(rounds):
-        for case in cases if number % 2 == 0 else reversed(cases):
+        for case in interleaved(cases, number):
             rates[case].append(measure(case))
             print(f"round {number + 1} of {rounds}: {case}: {rates[case][-1]:.4g} {unit}", flush=True)
     return rates
@@ -88,9 +107,10 @@ def table(rates: Rates, bases: Mapping[str, str], unit: str) -> list[str]:
     return lines
 
 
-def machine(cluster: Cluster) -> str:
-    version = str(cluster.run_sql("SELECT version()")[0][0]).split(",")[0]
-    return f"{version}, {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
+def machine() -> str:
+    told = subprocess.run([find_bindir() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    version = told.strip().removeprefix("postgres (PostgreSQL) ")
+    return f"PostgreSQL {version}, {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
 
 
 def write(out: Path, name: str, title: str, what: str, rates: Rates, bases: Mapping[str, str], unit: str) -> None:

@@ -76,7 +76,7 @@ def main() -> None:
         rates = run_rounds(cases, args.rounds, lambda case: cases[case](), "a second")
         what = (
             f"{args.rounds} interleaved rounds; pgbench: {args.seconds} s, {args.clients} clients, scale {args.scale}, "
-            f"prepared statements; loads of {ROWS} rows; {machine(cluster)}"
+            f"prepared statements; loads of {ROWS} rows; {machine()}"
         )
     bases = {f"{work}, mip": f"{work}, heap" for work in works}
     write(args.out, "tables", "Tables that have opted in", what, rates, bases, "per second")

@@ -59,7 +59,7 @@ def main() -> None:
         rates = run_rounds(CASES, args.rounds, lambda case: measure(cluster, case, args, args.out), "tps")
         what = (
             f"{args.rounds} interleaved rounds of {args.seconds} s, {args.clients} clients, scale {args.scale}; "
-            f"{machine(cluster)}"
+            f"{machine()}"
         )
     write(args.out, "tpcb", "TPC-B as instances", what, rates, BASES, "tps")
 

@@ -23,7 +23,7 @@ from bookstore.population import SIZES, Size
 from bookstore.results import Row, write_csv
 from bookstore.store import WARM_UP, Store
 from pgmip.testing import Cluster
-from rounds import machine
+from rounds import UNDISTURBED, machine
 
 PARTS = ("tuples", "response", "mix", "failover", "sessions", "death", "two_sites", "in_doubt", "entries")
 AT_MOST = SIZES["small"]  # of what is at two sites
@@ -104,8 +104,7 @@ class Bench:
         self.args = args
         self.size: Size = SIZES[args.size]
         self.rows: dict[str, list[Row]] = {}
-        self.times: list[str] = []
-        self.machine = ""
+        self.loaded = ""
         self.minutes = 0.0
 
     def run(self) -> None:
@@ -117,7 +116,6 @@ class Bench:
             with ExitStack() as stack:
                 small = min(self.size, AT_MOST, key=lambda size: size.items)
                 pair = Pair(stack, small, seed=args.seed, quiet=quick)
-                self.machine = machine(pair.clusters["store"])
                 self._part("death", lambda: death.measure(
                     pair, rounds=args.rounds, requests=4 if quick else 16, recovery=1 if quick else death.RECOVERY))
                 self._part("two_sites", lambda: mixture.measure(pair, rounds=args.rounds, seconds=2 * args.seconds))
@@ -128,14 +126,10 @@ class Bench:
 
     def _one_site(self) -> None:
         args = self.args
-        settings = {
-            "shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off",
-        }  # fmt: skip
-        with Cluster("tpcw", settings=settings, fsync=True, max_prepared_transactions=200) as cluster:
+        with Cluster("tpcw", settings=UNDISTURBED, fsync=True, max_prepared_transactions=200) as cluster:
             began = time.monotonic()
             store = Store(cluster, self.size, seed=args.seed, quiet=args.quick)
-            self.times.append(f"two copies were loaded in {time.monotonic() - began:.0f} s")
-            self.machine = machine(cluster)
+            self.loaded = f"; two copies were loaded in {time.monotonic() - began:.0f} s"
             common = {"rounds": args.rounds, "seconds": args.seconds}
             few = {"loads": (0.4, 1.2)} if args.quick else {}
             self._part("tuples", lambda: tuples.measure(store))
@@ -180,8 +174,8 @@ class Bench:
     def _what(self) -> str:
         size, args = self.size, self.args
         return (
-            f"{date.today().isoformat()}, {self.machine}. Size `{size.name}`: {size.items:,} items, {size.browsers} "
-            f"emulated browsers, {size.customers:,} customers, {size.orders:,} orders; {' '.join(self.times)}. "
+            f"{date.today().isoformat()}, {machine()}. Size `{size.name}`: {size.items:,} items, {size.browsers} "
+            f"emulated browsers, {size.customers:,} customers, {size.orders:,} orders{self.loaded}. "
             f"{args.rounds} interleaved rounds of {args.seconds:g} s a case, after {WARM_UP} s that do not count. "
             f"Everything, clients and servers, shares the machine. `./run bench tpcw --size {size.name}` writes this "
             f"page; it took {self.minutes:.0f} minutes."

@@ -20,11 +20,11 @@ import matplotlib
 
 matplotlib.use("Agg")
 import psycopg
-from commit import CASES, Bench, Cell, dbname
+from commit import CASES, Bench, Cell, bench_cluster, dbname
 from disk import set_flush
 from matplotlib import pyplot as plt
 from pgmip.testing import Cluster
-from rounds import machine
+from rounds import interleaved, machine
 
 PAUSE = 0.005
 SAMPLE = """
@@ -117,12 +117,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    settings = {
-        "shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off",
-        "max_prepared_transactions": 200,
-    }  # fmt: skip
     results: dict[Cell, dict[str, list[Shares]]] = {}
-    with Cluster("bench", settings=settings, fsync=True, max_connections=150) as cluster:
+    with bench_cluster() as cluster:
         bench = Bench(cluster, args)
         bench.load()
         for flush in ("as it is", "2 ms"):
@@ -131,12 +127,12 @@ def main() -> None:
                 for scale in args.scales:
                     cell = Cell(flush, scale, "600", args.clients)
                     cases = results.setdefault(cell, {case: [] for case in CASES})
-                    for case in CASES if number % 2 == 0 else reversed(CASES):
+                    for case in interleaved(CASES, number):
                         cases[case].append(measure(bench, case, cell))
                 print(f"flush {flush}: round {number + 1} of {args.rounds}", flush=True)
         bench.check()
         what = (
-            f"{args.clients} clients, {args.rounds} interleaved rounds of {args.seconds} s a case; {machine(cluster)}. "
+            f"{args.clients} clients, {args.rounds} interleaved rounds of {args.seconds} s a case; {machine()}. "
             "Milliseconds a transaction, medians of rounds; the cases are those of [commit](commit.md)."
         )
     write(args.out, what, results)

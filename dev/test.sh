@@ -127,7 +127,7 @@ suite_faults() {
 
 suite_bench() {
   use_python
-  piece bench-own count_pytest python -m pytest -q -p no:cacheprovider bench/tests
+  piece bench-own count_pytest env PYTHONPATH="$src/bench" python -m pytest -q -p no:cacheprovider bench/tests
   piece bench-commit count_one python bench/commit.py --quick --out "$home/bench"
   piece bench-tpcw count_one env PYTHONPATH="$src" python bench/tpcw.py --quick --out "$home/bench/tpcw"
 }

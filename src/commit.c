@@ -19,8 +19,8 @@
  *	4. Roll back the prepared losers, without waiting for a flush. A crash
  *	   leaves the winner prepared, its hand-over done, and maybe some losers;
  *	   they are not the winner, whoever asks. An error here loses the notes of
- *	   those that are gone: nobody uses an XINST twice. If the winner had been committed
- *	   before, with a flush: nobody else would care for one.
+ *	   those that are gone: nobody uses an XINST twice. If the winner had been
+ *	   committed before, with a flush: nobody else would care for one.
  *	5. Commit the winner. Durable when FinishPreparedTransaction returns, and
  *	   with it the end of the losers, whose WAL comes before; or later, if
  *	   that is not wanted (finish.c): a crash then goes back to 4 or before.
@@ -170,19 +170,11 @@ entries_of_revived(const char *xid, List *entries, int64 winner)
 
 	foreach(lc, mip_family_instances(xid))
 	{
-		MipInstance *instance = lfirst(lc);
-		MiptEntry  *entry;
+		MipInstance *inst = lfirst(lc);
 
-		if (!MipInstanceIsPrepared(instance) || instance->xinst == winner ||
-			mipt_find(entries, instance->xinst) || !TransactionIdIsInProgress(instance->xid))
-			continue;
-		entry = palloc0(sizeof(MiptEntry));
-		entry->xinst = instance->xinst;
-		entry->state = MIP_PREPARED;
-		entry->owner = instance->owner;
-		entry->since = instance->since;
-		ItemPointerSetInvalid(&entry->tid);
-		revived = lappend(revived, entry);
+		if (MipInstanceIsPrepared(inst) && inst->xinst != winner &&
+			mipt_find(entries, inst->xinst) == NULL && TransactionIdIsInProgress(inst->xid))
+			revived = lappend(revived, mipt_entry_of(inst));
 	}
 	return revived;
 }

@@ -16,12 +16,12 @@
  * each time; if anything differs, or is out of the ordinary, COMMIT PREPARED's own
  * code is to be used.
  *
- * TwoPhaseStateLock is held all the time (and DELAY_CHKPT_START set). A checkpoint
- * writes a transaction that was prepared before its redo pointer to a file. If it
- * does that before us we see it (ondisk). If it does not find the transaction any
- * more, the record of its end is before the checkpoint's, which is flushed before
- * the checkpoint counts: so there is no crash that finds neither the file nor the
- * PREPARE record nor the end.
+ * TwoPhaseStateLock is held all the time (for a commit with DELAY_CHKPT_START).
+ * A checkpoint writes a transaction that was prepared before its redo pointer to a
+ * file. If it does that before us we see it (ondisk). If it does not find the
+ * transaction any more, the record of its end is before the checkpoint's, which is
+ * flushed before the checkpoint counts: so there is no crash that finds neither the
+ * file nor the PREPARE record nor the end.
  *
  *-------------------------------------------------------------------------
  */

@@ -198,14 +198,16 @@ compare_entries(const ListCell *a, const ListCell *b)
 	return (x > y) - (x < y);
 }
 
-static MiptEntry *
-entry_of_active(MipInstance *inst)
+MiptEntry *
+mipt_entry_of(const MipInstance *inst)
 {
 	MiptEntry  *entry = palloc0(sizeof(MiptEntry));
 
 	entry->xinst = inst->xinst;
-	/* a doomed one can do nothing any more but end */
-	entry->state = inst->doomed ? MIP_ABORTED : MIP_ACTIVE;
+	if (MipInstanceIsPrepared(inst))
+		entry->state = MIP_PREPARED;
+	else	/* a doomed one can do nothing any more but end */
+		entry->state = inst->doomed ? MIP_ABORTED : MIP_ACTIVE;
 	entry->sites = mip_instance_sites(inst);
 	entry->owner = inst->owner;
 	entry->since = inst->since;
@@ -231,7 +233,7 @@ mipt_read_any(const char *xid)
 		MiptEntry  *entry = mipt_find(entries, inst->xinst);
 
 		if (entry == NULL && !MipInstanceIsPrepared(inst))
-			entries = lappend(entries, entry_of_active(inst));
+			entries = lappend(entries, mipt_entry_of(inst));
 		else if (entry && TransactionIdEquals(entry->running, inst->xid))
 		{
 			entry->running = InvalidTransactionId;	/* it is its own */
@@ -476,7 +478,7 @@ mipt_check_may_end(const char *xid, List *entries, int64 xinst, bool one_phase)
 MiptEntry *
 mipt_own_entry(MipState state)
 {
-	MiptEntry  *entry = entry_of_active(mip_mine.inst);
+	MiptEntry  *entry = mipt_entry_of(mip_mine.inst);
 
 	entry->state = state;
 	entry->request = mip_mine.request;

@@ -48,7 +48,7 @@ typedef struct MiptEntry
 	bytea	   *links;			/* overlay links, NULL if none */
 	bool		acknowledged;	/* nobody will ask for the result again */
 	TransactionId running;		/* whose row it is, if in progress */
-	ItemPointerData tid;		/* of the row; invalid for active instances */
+	ItemPointerData tid;		/* of the row; invalid if there is none */
 } MiptEntry;
 
 /*
@@ -68,6 +68,8 @@ extern bool mipt_is_pending(const char *xid, int64 xinst);
 /* One entry, or NULL if there is none or the caller may not see it. */
 extern MiptEntry *mipt_find_visible(const char *xid, int64 xinst);
 extern MiptEntry *mipt_find(List *entries, int64 xinst);
+/* An entry of one without a row: active, doomed, or prepared and out of sight. */
+extern MiptEntry *mipt_entry_of(const MipInstance *inst);
 /*
  * Is this a row that a transaction in progress has written, but not as an
  * instance's own? Nothing may be concluded from it. mipt_read refuses.

@@ -18,12 +18,13 @@ from typing import Any
 
 from pgmip import App, Step
 from pgmip.xinst import new_xid
+from rounds import METHODS, interleaved, percentile
 
 from demo.plain import Coordinator, recover
 
 from .handlers import STORE, TWO_SITES, buy_confirm
-from .pair import Pair
-from .results import Row, interleaved, markdown, pick
+from .pair import Dead, Pair
+from .results import Row, markdown, pick
 
 __all__ = ["measure", "tell"]
 
@@ -33,17 +34,13 @@ DEADLINE = 60.0
 Submit = Callable[[dict[str, Any], str], Awaitable[Any]]
 
 
-class _Dead(BaseException):
-    """A coordinator that goes no further."""
-
-
 def measure(pair: Pair, *, rounds: int, requests: int, recovery: float = RECOVERY) -> list[Row]:
     rows = []
     for number in range(rounds):
         for system in interleaved((MIP, WAIT, EXTERMINATE), number):
             rows += _measure(pair, system, number + 1, requests, recovery)
         print(f"a dead coordinator: round {number + 1} of {rounds}", flush=True)
-    for database in ("heap", "mip"):
+    for database in METHODS:
         pair.check(database)
     return rows
 
@@ -99,14 +96,14 @@ def _die(system: str, sites: dict[str, str], work: list[tuple[str, dict[str, Any
 
 async def _all(work: list[Awaitable[Any]]) -> None:
     for outcome in await asyncio.gather(*map(_outcome, work)):
-        if not isinstance(outcome, _Dead):
+        if not isinstance(outcome, Dead):
             raise SystemExit(f"a request went on: {outcome!r}")
 
 
 async def _outcome(work: Awaitable[Any]) -> Any:
     try:
         return await work
-    except _Dead as dead:
+    except Dead as dead:
         return dead
     except Exception as error:
         return error
@@ -118,7 +115,7 @@ def _stop_when_prepared(step: Step) -> None:
 
 def _stop_at(name: str) -> None:
     if name == "prepared-all":
-        raise _Dead
+        raise Dead
 
 
 def _app(sites: dict[str, str], sessions: int) -> App:
@@ -169,7 +166,7 @@ def tell(rows: list[Row]) -> str:
         for whose in ("the same request", "a stranger's"):
             seconds = sorted(pick(rows, "seconds", system=system, whose=whose))
             lines.append(
-                [system, whose, len(seconds), *(f"{seconds[len(seconds) * part // 100]:.2f}" for part in (50, 95)),
+                [system, whose, len(seconds), *(f"{percentile(seconds, part):.2f}" for part in (50, 95)),
                  f"{seconds[-1]:.2f}"]
             )  # fmt: skip
     return markdown(["system", "whose request", "requests", "answered after, p50 s", "p95 s", "the last, s"], lines)

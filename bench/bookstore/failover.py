@@ -4,12 +4,14 @@ committed.
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 from disk import set_flush
+from rounds import interleaved
 
 from .response import INTERACTIONS
-from .results import Row, interleaved, markdown, median, plotted, ratios, spread
+from .results import Row, markdown, median, plotted, ratios, spread
 from .scripts import SYSTEMS
 from .store import Measured, Store
 
@@ -66,11 +68,11 @@ def tell(rows: list[Row]) -> str:
         for disk in DISKS:
             for clients in CLIENTS:
                 where = {"interaction": interaction, "disk": disk, "clients": clients}
-                lost = sorted(_lost(rows, **where))
+                lost = _lost(rows, **where)
                 lines.append(
                     [interaction, disk, clients, spread(rows, "tps", system=SINGLE, **where),
                      spread(rows, "tps", system=TWICE, **where),
-                     f"{lost[len(lost) // 2]:.0f} % ({lost[0]:.0f} to {lost[-1]:.0f})", f"{PAPER[interaction]} %",
+                     f"{statistics.median(lost):.0f} % ({min(lost):.0f} to {max(lost):.0f})", f"{PAPER[interaction]} %",
                      f"{TARGETS[interaction]} %"]
                 )  # fmt: skip
     header = ["interaction", "flush", "clients", "one instance, tps", "fail-over, requests a second", "lost", "paper",

@@ -9,7 +9,8 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from .population import Size
+from .population import CARDS, COUNTRIES, SHIP_TYPES, Size
+from .scripts import MIX
 from .statements import STATEMENTS
 
 __all__ = ["HANDLERS", "TWO_SITES", "WEIGHTS", "Visitor", "buy_confirm"]
@@ -83,8 +84,12 @@ HANDLERS: dict[str, tuple[Handler, tuple[str, ...]]] = {
 }
 # As in the ordering mix, whose other interactions only read.
 WEIGHTS = {
-    "shopping_cart": 1353, "customer_registration": 1286, "buy_request": 1273, "buy_confirm": 1018, "admin_confirm": 11,
-}  # fmt: skip
+    "shopping_cart": MIX["Shopping Cart"],
+    "customer_registration": MIX["Customer Registration"],
+    "buy_request": MIX["Buy Request"],
+    "buy_confirm": MIX["Buy Confirm of the mix"],
+    "admin_confirm": MIX["Admin Confirm"],
+}
 
 
 class Visitor:
@@ -106,8 +111,9 @@ class Visitor:
             "customer": number(1, self._size.customers), "item": number(1, self._size.items),
             "quantity": number(1, 10), "cart": self._cart, "cost": number(100, 999_900) / 100,
             "picture": number(0, 99), "elsewhere": number(1, 100) <= 5, "new": number(1, 100) <= 20,
-            "street": number(1, 100_000), "new_country": number(1, 92), "discount": number(0, 50),
-            "shipping": number(1, 6), "days": number(1, 7), "card": number(1, 5), "number": number(0, 10**16 - 1),
+            "street": number(1, 100_000), "new_country": number(1, len(COUNTRIES)), "discount": number(0, 50),
+            "shipping": number(1, len(SHIP_TYPES)), "days": number(1, 7), "card": number(1, len(CARDS)),
+            "number": number(0, 10**16 - 1),
         }  # fmt: skip
 
     def answered(self, name: str, answer: Any) -> None:

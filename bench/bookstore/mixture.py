@@ -12,20 +12,17 @@ from typing import Any
 
 from pgmip import App, Step
 from pgmip.xinst import new_xid
+from rounds import interleaved, percentile
 
 from .handlers import HANDLERS, Visitor
-from .pair import Pair
-from .results import Row, interleaved, markdown, median, plotted, ratio, spread
+from .pair import Dead, Pair
+from .results import Row, markdown, median, plotted, ratio, spread
 
 __all__ = ["measure", "plot", "tell"]
 
 SHARES = (0.0, 0.01, 0.1)  # of the requests that fail over
 SESSIONS = 8
 STEPS = ("begun", "prepared-first-site", "prepared-all", "committed-first-site")
-
-
-class _Dead(BaseException):
-    """An app server that goes no further."""
 
 
 class _Server:
@@ -41,7 +38,7 @@ class _Server:
     def _stop(self, step: Step) -> None:
         if self.doomed.get(step.xid) == step.name:
             del self.doomed[step.xid]
-            raise _Dead
+            raise Dead
 
 
 class _Run:
@@ -72,7 +69,7 @@ class _Run:
             began = time.monotonic()
             try:
                 answer, took = await first.app.submit(name, request, xid), self.took
-            except _Dead:
+            except Dead:
                 answer, took = await second.app.submit(name, request, xid), self.failed_over
             took.append(1000 * (time.monotonic() - began))
             first.doomed.pop(xid, None)  # a step that this one does not take
@@ -99,8 +96,8 @@ def measure(pair: Pair, *, rounds: int, seconds: float) -> list[Row]:
 
 
 def _times(prefix: str, took: list[float]) -> dict[str, Any]:
-    ordered = sorted(took) or [float("nan")]
-    return {f"{prefix}p{part}": ordered[len(ordered) * part // 100] for part in (50, 95)}
+    ordered = sorted(took)
+    return {f"{prefix}p{part}": percentile(ordered, part) for part in (50, 95)}
 
 
 def tell(rows: list[Row]) -> str:

@@ -7,20 +7,25 @@ import sys
 from contextlib import ExitStack
 
 from pgmip.testing import Cluster
+from rounds import METHODS, create_database
 
 from demo.plain import IDEMPOTENCY
 
 from .handlers import PAYMENT, STORE, TWO_SITES
 from .load import load, load_payment
 from .population import Size
-from .store import CHECKS, DATABASES
+from .store import CHECKS
 
-__all__ = ["Pair"]
+__all__ = ["Dead", "Pair"]
 
 # Its warnings are of connections that break because app servers stop here on purpose.
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 ELSEWHERE = ("every order is paid for once, in full", "stock is refilled, and what has left it was ordered")
+
+
+class Dead(BaseException):
+    """Of an app server that goes no further."""
 
 
 class Pair:
@@ -31,11 +36,9 @@ class Pair:
             site: stack.enter_context(Cluster(site, settings=settings, fsync=True, max_prepared_transactions=200))
             for site in TWO_SITES
         }
-        for name in DATABASES:
+        for name in METHODS:
             for cluster in self.clusters.values():
-                cluster.create_database(name)
-                cluster.run_sql("CREATE EXTENSION pg_mip", dbname=name)
-                cluster.run_sql(f"ALTER DATABASE {name} SET default_table_access_method = {name}")
+                create_database(cluster, name)
             store = self.clusters[STORE].conninfo(name)
             print(f"the database {name} of two sites", flush=True)
             load(store, size, seed=seed, quiet=quiet)

@@ -11,7 +11,9 @@ import string
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-__all__ = ["SIZES", "TABLES", "Part", "Size", "parts", "rows", "uname"]
+__all__ = [
+    "CARDS", "COUNTRIES", "SHIP_TYPES", "SIZES", "SUBJECTS", "TABLES", "Part", "Size", "parts", "rows", "uname",
+]  # fmt: skip
 
 TABLES = ("country", "address", "author", "item", "customer", "orders", "order_line", "cc_xacts")
 PART = 10_000  # rows of the leading table

@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from .results import Row, interleaved, markdown, median, plotted, ratio, ratios, spread
+from rounds import interleaved
+
+from .results import Row, markdown, median, plotted, ratio, ratios, spread
 from .scripts import SYSTEMS
 from .store import Store
 

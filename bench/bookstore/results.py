@@ -16,15 +16,10 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 __all__ = [
-    "Row", "interleaved", "markdown", "median", "number", "pick", "plotted", "ratio", "ratios", "spread", "write_csv",
+    "Row", "markdown", "median", "number", "pick", "plotted", "ratio", "ratios", "spread", "write_csv",
 ]  # fmt: skip
 
 Row = dict[str, Any]
-
-
-def interleaved(cases: Sequence[Any], number: int) -> Iterable[Any]:
-    """The cases of this round: the other way round every second time, so that drift cancels out."""
-    return cases if number % 2 == 0 else reversed(cases)
 
 
 def write_csv(file: Path, rows: Sequence[Row]) -> None:

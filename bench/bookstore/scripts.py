@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .population import Size
+from .population import CARDS, COUNTRIES, SHIP_TYPES, SUBJECTS, Size
 from .statements import STATEMENTS, preparation
 
 __all__ = ["INTERACTIONS", "MIX", "SYSTEMS", "VARIABLES", "Interaction", "System", "script"]
@@ -79,16 +79,16 @@ class Interaction:
 
 CUSTOMER = "\\set customer random(1, :customers)"
 ITEM = "\\set item random(1, :items)"
-SUBJECT = "\\set subject random(1, 24)"
+SUBJECT = f"\\set subject random(1, {len(SUBJECTS)})"
 FIND_ADDRESS = [
     "\\set street random(1, 100000)",
-    "\\set country random(1, 92)",
+    f"\\set country random(1, {len(COUNTRIES)})",
 ]
 # A cart with three lines of the session's own, of those that `refill` keeps full.
 POOLED_CART = ["\\set cart :client_id * :carts + :taken + 1", "\\set taken (:taken + 1) % :carts"]
 BUY_CHOICES = [
-    CUSTOMER, "\\set elsewhere random(1, 100)", *FIND_ADDRESS, "\\set shipping random(1, 6)", "\\set days random(1, 7)",
-    "\\set card random(1, 5)", "\\set number random(0, 9999999999999999)",
+    CUSTOMER, "\\set elsewhere random(1, 100)", *FIND_ADDRESS, f"\\set shipping random(1, {len(SHIP_TYPES)})",
+    "\\set days random(1, 7)", f"\\set card random(1, {len(CARDS)})", "\\set number random(0, 9999999999999999)",
 ]  # fmt: skip
 BUY_WORK = [
     "EXECUTE buyer(:customer) \\gset",

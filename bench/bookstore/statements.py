@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from .population import CARDS, SHIP_TYPES, SUBJECTS
+
 __all__ = ["STATEMENTS", "Statement", "preparation"]
 
 
@@ -34,11 +36,14 @@ def preparation(name: str) -> str:
 
 
 CART = "shopping_cart_line JOIN item ON i_id = scl_i_id WHERE scl_sc_id = %(cart)s"
-SUBJECT = (
-    "('{ARTS,BIOGRAPHIES,BUSINESS,CHILDREN,COMPUTERS,COOKING,HEALTH,HISTORY,HOME,HUMOR,LITERATURE,MYSTERY,"
-    "NON-FICTION,PARENTING,POLITICS,REFERENCE,RELIGION,ROMANCE,SELF-HELP,SCIENCE-NATURE,SCIENCE-FICTION,SPORTS,YOUTH,"
-    "TRAVEL}'::text[])[%(subject)s]"
-)
+
+
+def _chosen(values: tuple[str, ...], parameter: str) -> str:
+    """The value of this number, from 1."""
+    return f"('{{{','.join(values)}}}'::text[])[%({parameter})s]"
+
+
+SUBJECT = _chosen(SUBJECTS, "subject")
 
 STATEMENTS = {
     # -- Buy Confirm (2.7) ---------------------------------------------------------------------------------------
@@ -65,11 +70,11 @@ STATEMENTS = {
     "add_order": Statement(
         {"customer": "int", "sub_total": "numeric", "lines": "int", "shipping": "int", "days": "int",
          "address": "int", "ship_to": "int"},
-        """INSERT INTO orders (o_c_id, o_date, o_sub_total, o_tax, o_total, o_ship_type, o_ship_date,
+        f"""INSERT INTO orders (o_c_id, o_date, o_sub_total, o_tax, o_total, o_ship_type, o_ship_date,
             o_bill_addr_id, o_ship_addr_id, o_status)
         VALUES (%(customer)s, now(), %(sub_total)s::numeric, round(%(sub_total)s::numeric * 0.0825, 2),
             %(sub_total)s::numeric + round(%(sub_total)s::numeric * 0.0825, 2) + 3 + %(lines)s::int,
-            ('{AIR,UPS,FEDEX,SHIP,COURIER,MAIL}'::text[])[%(shipping)s], now() + make_interval(days => %(days)s::int),
+            {_chosen(SHIP_TYPES, "shipping")}, now() + make_interval(days => %(days)s::int),
             %(address)s, %(ship_to)s, 'PENDING') RETURNING o_id AS order_id, o_total AS total""",
     ),
     "add_lines": Statement(
@@ -86,7 +91,7 @@ STATEMENTS = {
     ),
     "pay": Statement(
         {"order_id": "int", "card": "int", "number": "bigint", "total": "float8", "country": "int"},
-        """INSERT INTO cc_xacts VALUES (%(order_id)s, ('{VISA,MASTERCARD,DISCOVER,AMEX,DINERS}'::text[])[%(card)s],
+        f"""INSERT INTO cc_xacts VALUES (%(order_id)s, {_chosen(CARDS, "card")},
             lpad(%(number)s::bigint::text, 16, '0'), 'A Book Lover', current_date + 365, '012345678901234',
             %(total)s, now(), %(country)s)""",
     ),

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgmip.testing import Cluster
-from rounds import pgbench
+from rounds import METHODS, create_database, percentile, pgbench
 
 from .load import load
 from .population import Size
 from .scripts import MIX, VARIABLES, System, script
 
-__all__ = ["DATABASES", "Measured", "Store"]
+__all__ = ["Measured", "Store", "run_pgbench"]
 
-DATABASES = ("heap", "mip")  # named after the access method of their tables
 WARM_UP = 1  # seconds that do not count: sessions connect, prepare, and plan for the first time
 CARTS = 48_000  # of the pool, for sessions that only buy
 REFILL = """
@@ -69,11 +68,9 @@ class Store:
     def __init__(self, cluster: Cluster, size: Size, *, seed: int = 1, quiet: bool = False) -> None:
         self.cluster = cluster
         self.size = size
-        self.ordered = dict.fromkeys(DATABASES, 0)
-        for name in DATABASES:
-            cluster.create_database(name)
-            cluster.run_sql("CREATE EXTENSION pg_mip", dbname=name)
-            cluster.run_sql(f"ALTER DATABASE {name} SET default_table_access_method = {name}")
+        self.ordered = dict.fromkeys(METHODS, 0)
+        for name in METHODS:
+            create_database(cluster, name)
             print(f"the database {name}", flush=True)
             load(cluster.conninfo(name), size, seed=seed, quiet=quiet)
             for statement in (
@@ -112,7 +109,7 @@ class Store:
 
     def check(self) -> None:
         """Exits where the data are wrong."""
-        for name in DATABASES:
+        for name in METHODS:
             wrong = [what for what, sql in CHECKS.items() if not self._ask(name, sql)]
             made = self._orders(name) - self._ask(name, "SELECT orders FROM counted")
             if made != self.ordered[name]:
@@ -165,7 +162,7 @@ def run_pgbench(
     if len(took) < 2:
         sys.exit(f"pgbench has done too little to say anything:\n{output}")
     tps = len(took) / (max(when for when, _ in ended) - began)
-    cuts = [took[min(len(took) - 1, len(took) * percent // 100)] for percent in (50, 95, 99)]
+    cuts = [percentile(took, percent) for percent in (50, 95, 99)]
     return Measured(tps, len(lines), statistics.mean(took), *cuts, _messages(output))
 
 

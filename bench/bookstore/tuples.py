@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rounds import METHODS
+
 from .population import TABLES
 from .results import Row, markdown
-from .store import DATABASES, Store
+from .store import Store
 
 __all__ = ["measure", "tell"]
 
@@ -21,7 +23,7 @@ def measure(store: Store) -> list[Row]:
     rows = []
     for table in TABLES:
         row: Row = {"table": table}
-        for name in DATABASES:
+        for name in METHODS:
             # As a row of its own type, a tuple has the header that it has in its page.
             sql = f"SELECT count(*), avg(pg_column_size(t.*)), pg_relation_size('{table}') FROM {table} t"
             ((count, average, size),) = store.cluster.run_sql(sql, dbname=name)
@@ -40,7 +42,7 @@ def tell(rows: list[Row]) -> str:
              f"{100 * added / row['heap_bytes']:.1f} %", row["mip_file"] - row["heap_file"], f"{size:.1f}", f"{more} %"]
         )  # fmt: skip
     count = sum(row["tuples"] for row in rows)
-    average, mip = (sum(row["tuples"] * row[f"{name}_bytes"] for row in rows) / count for name in DATABASES)
+    average, mip = (sum(row["tuples"] * row[f"{name}_bytes"] for row in rows) / count for name in METHODS)
     lines.append(
         ["**weighted**", count, f"{average:.1f}", f"{mip - average:.1f}", f"{100 * (mip - average) / average:.1f} %",
          sum(row["mip_file"] - row["heap_file"] for row in rows), *PAPER_WEIGHTED]

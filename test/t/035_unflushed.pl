@@ -21,23 +21,6 @@ my $node = mip_node(
 	bgwriter_lru_maxpages => 0,
 	lock_timeout => '60s',
 	'mip.synchronous_commit_prepared' => 'off');
-my $walwriter;
-
-# Nobody flushes but who has to.
-sub hold_walwriter
-{
-	$walwriter = mip_sql($node,
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
-	kill 'STOP', $walwriter;
-	return;
-}
-
-sub power_cut
-{
-	crash_server($node);
-	$node->start;
-	return;
-}
 
 sub commit
 {
@@ -77,23 +60,12 @@ for my $winner (0, 1, 2)
 	fill($node);
 	begin_prepared($node, $xid, @order);
 	my $before = unflushed();
-	if ($winner)
-	{
-		# the roll-back of a loser flushes, so the crash comes before it
-		hold_walwriter();
-		my $pid = postmaster_pid($node);
-		$node->psql('postgres',
-			"SET mip.debug_stop_at = 'crash:finished'; SELECT * FROM mip.commit('$xid', $k)");
-		starts_again($node, $pid);
-	}
-	else
-	{
-		hold_walwriter();
-		is(commit($xid, $k), "$k|committed", "$name: the commit is told");
-		is(unflushed(), $before + 1, "$name: it did not wait");
-		is_rows($node, $k, "$name: before the crash");
-		power_cut();
-	}
+	hold_walwriter($node);
+	is(mip_sql($node, "SELECT state FROM mip.commit('$xid', $k) WHERE xinst = $k"),
+		'committed', "$name: the commit is told");
+	is(unflushed(), $before + 1, "$name: it did not wait");
+	is_rows($node, $k, "$name: before the crash");
+	power_cut($node);
 	is( states($node, $xid),
 		join(', ', map { "$_ prepared" } @order),
 		"$name: prepared again");
@@ -111,41 +83,41 @@ for my $winner (0, 1, 2)
 # a family that is forgotten here may be forgotten elsewhere
 fill($node);
 prepared('forgotten');
-hold_walwriter();
+hold_walwriter($node);
 mip_sql($node, "SET synchronous_commit = off; SELECT * FROM mip.commit('forgotten', 1)");
 mip_sql($node, "SET synchronous_commit = off; SELECT mip.forget('forgotten')");
-power_cut();
+power_cut($node);
 is(states($node, 'forgotten'), '', 'mip.forget: stays forgotten');
 is_decided($node, 'mip.forget');
 
 # a refusal: others roll the instance back elsewhere
 fill($node);
-hold_walwriter();
+hold_walwriter($node);
 is( mip_sql($node, "SET synchronous_commit = off; SELECT mip.refuse('refused', 1, '{}')"),
 	't', 'mip.refuse');
-power_cut();
+power_cut($node);
 is(states($node, 'refused'), '1 aborted', 'mip.refuse: stays refused');
 
 # also of what was noted before, and not flushed yet
 prepared('noted');
-hold_walwriter();
+hold_walwriter($node);
 mip_sql($node, "SET synchronous_commit = off; SELECT FROM mip.rollback('noted', 1)");
 is( mip_sql($node, "SET synchronous_commit = off; SELECT mip.refuse('noted', 1, '{}')"),
 	't', 'mip.refuse of what is aborted');
-power_cut();
+power_cut($node);
 is(states($node, 'noted'), '1 aborted', 'mip.refuse of what is aborted: stays so');
 is_decided($node, 'mip.refuse');
 
 # a hand-over that has begun, and failed
 fill($node);
 begin_prepared($node, 'begun', 1, 2);
-hold_walwriter();
+hold_walwriter($node);
 $node->psql('postgres',
 	"SET mip.debug_stop_at = 'error:handed over'; SELECT * FROM mip.commit('begun', 2)");
 my ($rc, $stdout, $stderr) =
   $node->psql('postgres', "SELECT * FROM mip.commit('begun', 1)");
 like($stderr, qr/instance 2 of this family is being committed/, 'a hand-over is told of');
-power_cut();
+power_cut($node);
 ($rc, $stdout, $stderr) = $node->psql('postgres', "SELECT * FROM mip.commit('begun', 1)");
 like($stderr, qr/instance 2 of this family is being committed/, 'and stays');
 commit('begun', 2);
@@ -164,10 +136,10 @@ for my $teller (sort keys %tellers)
 {
 	fill($node);
 	prepared($teller);
-	hold_walwriter();
+	hold_walwriter($node);
 	commit($teller, 1);
 	$tellers{$teller}->($teller);
-	power_cut();
+	power_cut($node);
 	is(states($node, $teller), '1 committed', "$teller: what it told stays");
 }
 
@@ -176,9 +148,9 @@ fill($node);
 my $careless = session($node, 'careless');
 $careless->sql('SET synchronous_commit = off');
 attempt($careless, 'one-phase', 1);
-hold_walwriter();
+hold_walwriter($node);
 $careless->sql("SELECT * FROM mip.commit_one_phase('', 'result')");
-power_cut();
+power_cut($node);
 $careless->quit;
 is(states($node, 'one-phase'), '1 committed', 'one phase: durable');
 is_rows($node, 1, 'one phase');
@@ -193,10 +165,10 @@ sub waits_for_flush
 	prepared($xid);
 	$prepare->() if $prepare;
 	my $before = unflushed();
-	hold_walwriter();
+	hold_walwriter($node);
 	mip_sql($node, ($setting // '') . "; SELECT * FROM mip.commit('$xid', 1)");
 	is(unflushed(), $before, "$name: not counted");
-	power_cut();
+	power_cut($node);
 	is(states($node, $xid), '1 committed', "$name: durable");
 	is(mip_sql($node, 'SELECT v FROM a WHERE id = 1'), '101', "$name: the row");
 	return;
@@ -270,7 +242,7 @@ for my $round (1 .. 5)
 		mip_sql($node, 'CHECKPOINT');
 		$checkpoints++;
 	}
-	power_cut();
+	power_cut($node);
 	eval { $bench->finish };
 	is( mip_sql(
 			$node, q[

@@ -17,22 +17,6 @@ my $node = mip_node(
 	shared_buffers => '32MB',
 	bgwriter_lru_maxpages => 0);
 
-# Nobody flushes but who has to.
-sub hold_walwriter
-{
-	my $walwriter = mip_sql($node,
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
-	kill 'STOP', $walwriter;
-	return $walwriter;
-}
-
-sub power_cut
-{
-	crash_server($node);
-	$node->start;
-	return;
-}
-
 sub is_unflushed
 {
 	return mip_sql($node,
@@ -48,7 +32,7 @@ for my $setting ('on', 'off')
 	my $xid = 'notes-' . ++$n;
 	my $name = "mip.synchronous_commit_prepared = $setting";
 	begin_prepared($node, $xid, 1, 3, 2);
-	hold_walwriter();
+	hold_walwriter($node);
 	is( mip_sql($node,
 			"SET mip.synchronous_commit_prepared = $setting;"
 			  . "SELECT string_agg(xinst || ' ' || state, ', ' ORDER BY xinst)"
@@ -57,7 +41,7 @@ for my $setting ('on', 'off')
 		"$name: told");
 	is(is_unflushed(), 't', "$name: nobody waits for the notes")
 	  if $setting eq 'on';
-	power_cut();
+	power_cut($node);
 	if ($setting eq 'on')
 	{
 		is(states($node, $xid), '2 committed', "$name: the losers are gone for good");
@@ -73,10 +57,10 @@ for my $setting ('on', 'off')
 # Who has written something else waits for it, notes or not.
 fill($node);
 begin_prepared($node, 'diary', 1, 2);
-hold_walwriter();
+hold_walwriter($node);
 mip_sql($node,
 	"WITH w AS (INSERT INTO diary VALUES (1)) SELECT FROM mip.commit('diary', 2)");
-power_cut();
+power_cut($node);
 is(mip_sql($node, 'SELECT n FROM diary'), 1, 'written besides: kept');
 is(states($node, 'diary'), '1 aborted, 2 committed', 'written besides: the notes, too');
 

@@ -57,8 +57,7 @@ for my $case ([ 'on', 'losers' ], [ 'off', 'committed' ])
 	my $committer = session($node, 'committer');
 	$committer->sql("SET mip.synchronous_commit_prepared = $setting");
 	$committer->sql("SET mip.debug_stop_at = 'wait:$point'");
-	kill 'STOP',
-	  mip_sql($node, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	hold_walwriter($node);
 	$committer->send_sql("SELECT * FROM mip.commit('$xid', 2)");
 	my $pid = $committer->pid;
 	ok( $node->poll_query_until(

@@ -13,8 +13,8 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(mip_node session mip_sql fill attempt begin_prepared after
-  crash_server postmaster_pid expect_crash starts_again is_rows is_decided is_sound
-  is_released chunks states wait_until);
+  crash_server hold_walwriter power_cut postmaster_pid expect_crash starts_again
+  is_rows is_decided is_sound is_released chunks states wait_until);
 
 # A running server with pg_mip; %conf are settings, but for what init() takes.
 sub mip_node
@@ -187,6 +187,23 @@ sub crash_server
 	kill 'KILL', @children;
 	$node->kill9;
 	_gone($node, $pid, @children);
+	return;
+}
+
+# Nobody flushes but who has to; until the next crash.
+sub hold_walwriter
+{
+	my ($node) = @_;
+	kill 'STOP',
+	  mip_sql($node, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	return;
+}
+
+sub power_cut
+{
+	my ($node) = @_;
+	crash_server($node);
+	$node->start;
 	return;
 }
 
