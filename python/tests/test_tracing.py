@@ -165,6 +165,24 @@ async def test_a_client_sends_its_trace(provider: TracerProvider) -> None:
     assert sent[0].split("-")[1] == f"{click.get_span_context().trace_id:032x}"
 
 
+def test_the_sdk_may_be_set_up_later() -> None:
+    code = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from pgmip.observe import Phase
+from pgmip.tracing import Tracing
+
+tracing = Tracing()
+for provider in (None, TracerProvider()):
+    if provider is not None:
+        trace.set_tracer_provider(provider)
+    with Phase([tracing], "submit", "x"):
+        print(trace.get_current_span().is_recording())
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
 def test_nothing_of_it_is_needed() -> None:
     """Without the optional packages the library is whole, and says what is missing to whom asks for it."""
     code = """
