@@ -11,8 +11,10 @@
  * know all requests.
  *
  * An instance is pushed at the age of mip.push_after and at twice, four times
- * ... that, later every PUSH_LONGEST_MS. The same worker removes what has
- * expired, in databases where instances have begun: others do not grow.
+ * ... that, later every PUSH_LONGEST_MS; or up to PUSH_SHORTEST_MS after that,
+ * with others: thousands may be in doubt, each with times of its own. The same
+ * worker removes what has expired, in databases where instances have begun:
+ * others do not grow.
  *
  * After a restart nobody has told the registry yet what was prepared before.
  * A first worker sees to that, in any database.
@@ -47,6 +49,7 @@
 #include "utils/timestamp.h"
 
 #define PUSH_LONGEST_MS		(5 * 60 * 1000)
+#define PUSH_SHORTEST_MS	1000
 #define EXPIRE_EVERY_MS		(60 * 60 * 1000)
 #define RETRY_MS			1000	/* where no worker could be started */
 
@@ -328,6 +331,7 @@ static int64
 push_all(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int64		shortest = Min(push_after, PUSH_SHORTEST_MS);
 	int64		wait;
 	ListCell   *lc;
 
@@ -340,12 +344,14 @@ push_all(void)
 
 		if (!doubt->due)
 			continue;
-		if (run_worker(doubt->dbid, (Task) {.push = true}))
+		if (now - doubt->pushed < shortest * 1000)
+			wait = shortest;
+		else if (run_worker(doubt->dbid, (Task) {.push = true}))
 			doubt->pushed = now;
 		else
 			wait = Min(wait, RETRY_MS);
 	}
-	return wait;
+	return Max(wait, shortest);
 }
 
 /* Where entries are still to be removed; TopMemoryContext. */

@@ -167,6 +167,24 @@ ok( wait_until(sub { ($node->psql('postgres', 'DROP DATABASE dropped'))[0] == 0 
 	'dropped');
 ok($there->hears(1), 'others go on');
 
+# However many are in doubt, each since another time: a worker now and then.
+$node->append_conf('postgresql.conf', "mip.push_after = '500ms'");
+$node->reload;
+ok(wait_until(sub { mip_sql($node, 'SHOW mip.push_after') eq '500ms' }), 'less often');
+my @many = map { "many-$_" } 1 .. 15;
+my $since = "SELECT pushes, extract(epoch FROM clock_timestamp()) FROM mip.stats";
+my ($pushes, $began) = split /\|/, mip_sql($node, $since);
+mip_sql($node, join ';', map {
+	"BEGIN; SELECT mip.begin('$_', 1); INSERT INTO t VALUES (1); SELECT FROM mip.prepare('', '');"
+	  . ' SELECT pg_sleep(0.05)' } @many);
+ok($here->hears(3), 'many are pushed');
+mip_sql($node, 'SELECT pg_sleep(1)');
+my ($pushes_then, $then) = split /\|/, mip_sql($node, $since);
+cmp_ok($pushes_then - $pushes, '<=', ($then - $began) / 0.5 + 1, 'together');
+mip_sql($node, join ';', map { "SELECT FROM mip.commit('$_', 1)" } @many);
+$node->append_conf('postgresql.conf', "mip.push_after = '100ms'");
+$node->reload;
+
 # No worker to be had
 $node->append_conf('postgresql.conf', 'max_worker_processes = 3');
 my $log = -s $node->logfile;
