@@ -26,6 +26,7 @@ OBJS = \
 	src/mipt.o \
 	src/outsider.o \
 	src/overlay.o \
+	src/plans.o \
 	src/push.o \
 	src/queue.o \
 	src/sibling.o \

@@ -23,11 +23,7 @@
 #include "guard.h"
 #include "mipt.h"
 #include "miscadmin.h"
-#include "nodes/nodeFuncs.h"
-#include "nodes/pathnodes.h"
-#include "optimizer/cost.h"
-#include "optimizer/planner.h"
-#include "overlay.h"
+#include "plans.h"
 #include "stats.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
@@ -40,7 +36,6 @@ static ExecutorStart_hook_type prev_executor_start;
 static ExecutorRun_hook_type prev_executor_run;
 static ExecutorFinish_hook_type prev_executor_finish;
 static ProcessUtility_hook_type prev_process_utility;
-static planner_hook_type prev_planner;
 
 /*
  * Nesting of statements. A function that ends the transaction may only be
@@ -324,25 +319,6 @@ mip_check_own_statement(void)
 
 /* ---- executor ---- */
 
-/*
- * No scan may take rows for visible by the visibility map: a version that the
- * overlay has replaced can stand on an all-visible page. Bitmap scans can be
- * told; index-only scans are not planned any more (mip_planner), but a plan
- * may have been made before, and kept where ResetPlanCache does not reach.
- */
-static bool
-distrust_visibility_map(PlanState *state, void *context)
-{
-	MIP_FORBID_SKIP_FETCH(state);
-	if (IsA(state, IndexOnlyScanState) && mip_overlay_exists() &&
-		mip_relation_is_mip(((IndexOnlyScanState *) state)->ss.ss_currentRelation))
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("a plan with an index-only scan cannot be used any more beside a sibling"),
-				 errhint("Retry the request as a new instance.")));
-	return planstate_tree_walker(state, distrust_visibility_map, context);
-}
-
 static void
 mip_ExecutorStart(QueryDesc *desc, int eflags)
 {
@@ -353,8 +329,8 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 		prev_executor_start(desc, eflags);
 	else
 		standard_ExecutorStart(desc, eflags);
-	if (mip_in_transaction() && desc->planstate)
-		(void) distrust_visibility_map(desc->planstate, NULL);
+	if (mip_in_transaction())
+		mip_distrust_visibility_map(desc);
 }
 
 /*
@@ -425,36 +401,6 @@ mip_ExecutorFinish(QueryDesc *desc)
 	}
 	PG_END_TRY();
 	leave();
-}
-
-/* ---- planner ---- */
-
-/*
- * No index-only scans beside siblings: see distrust_visibility_map. Plans in
- * the plan cache are discarded with the overlay's first entry.
- */
-static PlannedStmt *
-mip_planner(Query *parse, const char *query, int cursor_options,
-			ParamListInfo params)
-{
-	bool		saved = enable_indexonlyscan;
-	PlannedStmt *result;
-
-	if (mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists()))
-		enable_indexonlyscan = false;
-	PG_TRY();
-	{
-		if (prev_planner)
-			result = prev_planner(parse, query, cursor_options, params);
-		else
-			result = standard_planner(parse, query, cursor_options, params);
-	}
-	PG_FINALLY();
-	{
-		enable_indexonlyscan = saved;
-	}
-	PG_END_TRY();
-	return result;
 }
 
 /* ---- utility statements ---- */
@@ -634,6 +580,4 @@ mip_guard_init(void)
 	ExecutorFinish_hook = mip_ExecutorFinish;
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = mip_ProcessUtility;
-	prev_planner = planner_hook;
-	planner_hook = mip_planner;
 }

@@ -2,7 +2,7 @@
  *
  * guard.h
  *	  What a MIP transaction may execute, and where the functions that end
- *	  transactions may be called: executor, utility and planner hooks.
+ *	  transactions may be called: executor and utility hooks.
  *
  *-------------------------------------------------------------------------
  */

@@ -12,9 +12,9 @@
 
 #include "access/xact.h"
 #include "overlay.h"
+#include "plans.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "utils/plancache.h"
 #include "utils/rel.h"
 
 typedef struct MipDescendant
@@ -110,8 +110,7 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 		descendants = create_hash("pg_mip versions", sizeof(MipDescendant));
 		dlist_init(&entries);
 		mip_mine.inst->overlay = true;
-		/* plans made so far may scan indexes only: see guard.c */
-		ResetPlanCache();
+		mip_discard_index_only_plans();
 	}
 	key = overlay_key(rel, base);
 	entry = hash_search(overlay, &key, HASH_ENTER, &found);

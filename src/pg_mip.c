@@ -15,6 +15,7 @@
 #include "horizon.h"
 #include "instance.h"
 #include "miscadmin.h"
+#include "plans.h"
 #include "push.h"
 #include "stats.h"
 #include "storage/ipc.h"
@@ -86,5 +87,6 @@ _PG_init(void)
 	mip_wal_register();
 	mip_instance_init();
 	mip_guard_init();
+	mip_plans_init();
 	mip_deadlock_init();
 }

@@ -63,6 +63,27 @@ SELECT test.run('t2', 'SELECT counts()');
 SELECT test.run('t2', 'DEALLOCATE c'), test.prepare('t2'), test.commit('c', 'm2', 2);
 SELECT counts(), test.check('t');
 
+-- So must one that the session has kept from before the transaction. But nothing
+-- else is planned anew for it: the function runs when it is planned.
+CREATE SEQUENCE plans;
+CREATE FUNCTION plan() RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN nextval(''plans''); END';
+SELECT test.run('t2', 'SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off');
+SELECT test.run('t2', 'PREPARE c AS SELECT count(id)::text FROM t WHERE id BETWEEN 601 AND 605');
+SELECT test.run('t2', 'PREPARE w (int) AS UPDATE t SET v = v + 0 * plan() WHERE id = $1');
+SELECT * FROM dblink('t2', 'EXECUTE c') AS r(n text);
+SELECT test.begin('t1', 'm2a', 1), test.run('t1', 'UPDATE t SET v = v + 1 WHERE id BETWEEN 601 AND 605'), test.prepare('t1');
+SELECT test.begin('t2', 'm2a', 2), test.run('t2', 'DELETE FROM t WHERE id BETWEEN 602 AND 605');
+SELECT * FROM dblink('t2', 'EXECUTE c') AS r(n text);
+SELECT test.run('t2', 'EXECUTE w (601)'), test.prepare('t2'), test.commit('c', 'm2a', 2);
+SELECT last_value AS planned FROM plans \gset
+SELECT test.begin('t1', 'm2b', 1), test.run('t1', 'UPDATE t SET v = -1 WHERE id IN (606, 607)'), test.prepare('t1');
+SELECT test.begin('t2', 'm2b', 2), test.run('t2', 'EXECUTE w (606)'), test.run('t2', 'EXECUTE w (607)'), test.prepare('t2'), test.commit('c', 'm2b', 2);
+SELECT last_value = :planned FROM plans;
+SELECT test.run('t2', 'DEALLOCATE ALL; RESET plan_cache_mode; RESET enable_seqscan; RESET enable_bitmapscan');
+SELECT counts(), test.check('t');
+DROP FUNCTION plan();
+DROP SEQUENCE plans;
+
 -- Out-of-line values: the winner's remain, the loser's and the replaced go.
 SELECT test.begin('t1', 'm3', 1), test.run('t1', 'UPDATE t SET big = repeat(''b'', 4000) WHERE id BETWEEN 900 AND 910'), test.prepare('t1');
 SELECT test.begin('t2', 'm3', 2), test.run('t2', 'UPDATE t SET big = repeat(''c'', 5000) WHERE id BETWEEN 900 AND 910'),

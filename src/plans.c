@@ -1,0 +1,133 @@
+/*-------------------------------------------------------------------------
+ *
+ * plans.c
+ *	  Plans that trust the visibility map.
+ *
+ * No scan may take rows for visible by the visibility map: a version that the
+ * overlay has replaced can stand on an all-visible page. Bitmap scans can be
+ * told. Index-only scans are not planned beside siblings. Such a plan that has
+ * been kept from before goes with the overlay's first entry; where
+ * ResetPlanCache does not reach, it is refused.
+ *
+ * ResetPlanCache makes the session plan everything anew, so it is done only if
+ * something has been planned since that may scan only an index.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "compat.h"
+#include "instance.h"
+#include "nodes/execnodes.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/pathnodes.h"
+#include "optimizer/cost.h"
+#include "optimizer/paths.h"
+#include "optimizer/planner.h"
+#include "overlay.h"
+#include "pg_mip.h"
+#include "plans.h"
+#include "registry.h"
+#include "utils/plancache.h"
+
+static planner_hook_type prev_planner;
+static set_rel_pathlist_hook_type prev_set_rel_pathlist;
+
+/* May a plan that this session keeps scan only an index of a mip table? */
+static bool index_only_planned;
+
+static bool
+distrust_visibility_map(PlanState *state, void *context)
+{
+	MIP_FORBID_SKIP_FETCH(state);
+	if (IsA(state, IndexOnlyScanState) && mip_overlay_exists() &&
+		mip_relation_is_mip(((IndexOnlyScanState *) state)->ss.ss_currentRelation))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("a plan with an index-only scan cannot be used any more beside a sibling"),
+				 errhint("Retry the request as a new instance.")));
+	return planstate_tree_walker(state, distrust_visibility_map, context);
+}
+
+void
+mip_distrust_visibility_map(QueryDesc *desc)
+{
+	if (desc->planstate)
+		(void) distrust_visibility_map(desc->planstate, NULL);
+}
+
+void
+mip_discard_index_only_plans(void)
+{
+	if (!index_only_planned)
+		return;
+	ResetPlanCache();
+	index_only_planned = false;
+}
+
+static bool
+has_index_only(List *paths)
+{
+	ListCell   *lc;
+
+	foreach(lc, paths)
+	{
+		if (((Path *) lfirst(lc))->pathtype == T_IndexOnlyScan)
+			return true;
+	}
+	return false;
+}
+
+static bool
+is_mip(Oid relid)
+{
+	Relation	rel = table_open(relid, NoLock);	/* the planner has one */
+	bool		result = mip_relation_is_mip(rel);
+
+	table_close(rel, NoLock);
+	return result;
+}
+
+/* Whatever the planner chooses, it chooses among these. */
+static void
+note_index_only(PlannerInfo *root, RelOptInfo *rel, Index rti, RangeTblEntry *rte)
+{
+	if (prev_set_rel_pathlist)
+		prev_set_rel_pathlist(root, rel, rti, rte);
+	if (has_index_only(rel->pathlist) || has_index_only(rel->partial_pathlist))
+		index_only_planned |= is_mip(rte->relid);
+}
+
+static PlannedStmt *
+mip_planner(Query *parse, const char *query, int cursor_options,
+			ParamListInfo params)
+{
+	bool		saved = enable_indexonlyscan;
+	PlannedStmt *result;
+
+	if (mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists()))
+		enable_indexonlyscan = false;
+	PG_TRY();
+	{
+		if (prev_planner)
+			result = prev_planner(parse, query, cursor_options, params);
+		else
+			result = standard_planner(parse, query, cursor_options, params);
+	}
+	PG_FINALLY();
+	{
+		enable_indexonlyscan = saved;
+	}
+	PG_END_TRY();
+	return result;
+}
+
+void
+mip_plans_init(void)
+{
+	prev_planner = planner_hook;
+	planner_hook = mip_planner;
+	prev_set_rel_pathlist = set_rel_pathlist_hook;
+	set_rel_pathlist_hook = note_index_only;
+}

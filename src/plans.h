@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * plans.h
+ *	  Plans that trust the visibility map, and so cannot be used beside
+ *	  siblings.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_PLANS_H
+#define MIP_PLANS_H
+
+#include "executor/execdesc.h"
+
+extern void mip_plans_init(void);
+
+/*
+ * To be called when a plan is about to run in a MIP transaction. An index-only
+ * scan beside siblings is ERRCODE_T_R_SERIALIZATION_FAILURE.
+ */
+extern void mip_distrust_visibility_map(QueryDesc *desc);
+
+/*
+ * To be called before the overlay's first entry. Discards what this session has
+ * planned, if there may be an index-only scan of a mip table among it.
+ */
+extern void mip_discard_index_only_plans(void);
+
+#endif							/* MIP_PLANS_H */
