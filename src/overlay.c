@@ -106,8 +106,8 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 
 	if (overlay == NULL)
 	{
-		overlay = create_hash("pg_mip overlay", sizeof(MipOverlayEntry));
 		descendants = create_hash("pg_mip versions", sizeof(MipDescendant));
+		overlay = create_hash("pg_mip overlay", sizeof(MipOverlayEntry));
 		dlist_init(&entries);
 		mip_mine.inst->overlay = true;
 		mip_discard_index_only_plans();

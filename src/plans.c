@@ -10,7 +10,8 @@
  * ResetPlanCache does not reach, it is refused.
  *
  * ResetPlanCache makes the session plan everything anew, so it is done only if
- * something has been planned since that may scan only an index.
+ * something has been planned since that may scan only an index. That is to save
+ * time: should a plan be overlooked, it is refused once.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,10 +44,13 @@ distrust_visibility_map(PlanState *state, void *context)
 	MIP_FORBID_SKIP_FETCH(state);
 	if (IsA(state, IndexOnlyScanState) && mip_overlay_exists() &&
 		mip_relation_is_mip(((IndexOnlyScanState *) state)->ss.ss_currentRelation))
+	{
+		ResetPlanCache();		/* whoever has made it, the retry is to have another */
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("a plan with an index-only scan cannot be used any more beside a sibling"),
 				 errhint("Retry the request as a new instance.")));
+	}
 	return planstate_tree_walker(state, distrust_visibility_map, context);
 }
 
@@ -89,14 +93,15 @@ is_mip(Oid relid)
 	return result;
 }
 
-/* Whatever the planner chooses, it chooses among these. */
+/* The planner chooses among these, and those of hooks that run after ours. */
 static void
 note_index_only(PlannerInfo *root, RelOptInfo *rel, Index rti, RangeTblEntry *rte)
 {
 	if (prev_set_rel_pathlist)
 		prev_set_rel_pathlist(root, rel, rti, rte);
-	if (has_index_only(rel->pathlist) || has_index_only(rel->partial_pathlist))
-		index_only_planned |= is_mip(rte->relid);
+	if (!index_only_planned &&
+		(has_index_only(rel->pathlist) || has_index_only(rel->partial_pathlist)))
+		index_only_planned = is_mip(rte->relid);
 }
 
 static PlannedStmt *

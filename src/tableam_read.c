@@ -39,7 +39,7 @@ scan_passes_over(TableScanDesc scan, TupleTableSlot *slot, bool found)
 	return found && hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot);
 }
 
-/* Bitmap scans must look at every page, all-visible or not: see guard.c. */
+/* Bitmap scans must look at every page, all-visible or not: see plans.c. */
 static TableScanDesc
 mip_scan_begin(Relation rel, Snapshot snapshot, int nkeys, struct ScanKeyData *key,
 			   ParallelTableScanDesc pscan, uint32 flags)
