@@ -157,7 +157,7 @@ class Bench:
         file.write_text(script(case, cell.state))
         self.cluster.run_sql("VACUUM pgbench_branches, pgbench_tellers", dbname=name)
         before = self._counters()
-        seconds = self.args.seconds + cell.clients // 40  # many take long to connect
+        seconds = self.args.seconds + cell.clients // 60  # many take long to connect
         output = pgbench(
             self.cluster, name, "-n", "-c", str(cell.clients), "-j", "1", "-T", str(seconds),
             "-D", f"scale={cell.scale}", "-D", "first=1", "-f", str(file),
@@ -204,18 +204,15 @@ def cells(args: argparse.Namespace) -> list[Cell]:
 Results = dict[Cell, dict[str, list[Measured]]]
 
 
-def run(bench: Bench, args: argparse.Namespace) -> Results:
-    results: Results = defaultdict(lambda: defaultdict(list))
-    for number in range(args.rounds):
-        for flush in FLUSHES:
-            set_flush(bench.cluster, flush)
-            for cell in (cell for cell in cells(args) if cell.flush == flush):
-                for case in interleaved(CASES, number):
-                    results[cell][case].append(bench.measure(case, cell))
-                rates = " ".join(f"{case} {results[cell][case][-1].tps:.0f}" for case in CASES)
-                print(f"round {number + 1} of {args.rounds}: {cell}: {rates}", flush=True)
-        bench.check()
-    return results
+def run_round(bench: Bench, args: argparse.Namespace, number: int, results: Results) -> None:
+    for flush in FLUSHES:
+        set_flush(bench.cluster, flush)
+        for cell in (cell for cell in cells(args) if cell.flush == flush):
+            for case in interleaved(CASES, number):
+                results[cell][case].append(bench.measure(case, cell))
+            rates = " ".join(f"{case} {results[cell][case][-1].tps:.0f}" for case in CASES)
+            print(f"round {number + 1} of {args.rounds}: {cell}: {rates}", flush=True)
+    bench.check()
 
 
 def ratios(of: dict[str, list[Measured]], case: str, base: str) -> list[float]:
@@ -341,15 +338,17 @@ def bench_cluster() -> Cluster:
 
 def main() -> None:
     args = arguments()
+    results: Results = defaultdict(lambda: defaultdict(list))
     with bench_cluster() as cluster:
         bench = Bench(cluster, args)
         bench.load()
-        results = run(bench, args)
-        what = (
-            f"{args.rounds} interleaved rounds of {args.seconds} s a case (and a second more for every 40 clients); "
-            f"{machine()}."
-        )
-    write(args.out, what, results)
+        for number in range(args.rounds):
+            run_round(bench, args, number, results)
+            what = (
+                f"{number + 1} interleaved rounds of {args.seconds} s a case (and a second more from 60 clients on); "
+                f"{machine()}."
+            )
+            write(args.out, what, results)  # after each round: all cells take hours
 
 
 if __name__ == "__main__":
