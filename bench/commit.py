@@ -266,7 +266,7 @@ def rate_table(results: Results) -> list[str]:
         for case, base in BASE.items():
             each = ratios(of, case, base)
             compared.append(f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})")
-        gains = [f"{normalised(of, case):.2f}".replace("nan", "–") for case in BASE]
+        gains = [f"{normalised(of, case):.2f}".replace("nan", "-") for case in BASE]
         row = [cell.flush, str(cell.scale), cell.state, str(cell.clients), *rates, *compared, *gains]
         lines.append("| " + " | ".join(row) + " |")
     return lines
@@ -309,7 +309,8 @@ def summary_row(name: str, values: Mapping[Cell, float], targets: Mapping[Cell, 
 def summary(results: Results) -> list[str]:
     lines = ["| | flush | worst cell | median of cells | best cell | cells below their target |", "|" + "---|" * 6]
     for (case, base), flush in itertools.product(BASE.items(), FLUSHES):
-        of = {cell: statistics.median(ratios(each, case, base)) for cell, each in results.items() if cell.flush == flush}
+        mine = {cell: each for cell, each in results.items() if cell.flush == flush}
+        of = {cell: statistics.median(ratios(each, case, base)) for cell, each in mine.items()}
         targets = {cell: wanted for cell in of if (wanted := target(case, cell)) is not None}
         lines.append(summary_row(f"{case} / {base} | {flush}", of, targets))
     of = {cell: normalised(each, "e") for cell, each in results.items() if flush_dominates(cell)}
@@ -333,7 +334,7 @@ def write(out: Path, what: str, costs: Results, results: Results) -> None:
         "e instance, second phase not flushed · f instance in one phase", "## Ratios, medians of rounds",
         "\n".join(summary(results)), "![ratios](commit.png)", "## Every cell",
         "Rates are medians of rounds, ratios medians of the rounds' ratios, with their spread. "
-        "The last three columns are the normalised rate: 0 for b, 1 for a; – where these are less than a tenth apart.",
+        "The last three columns are the normalised rate: 0 for b, 1 for a; - where these are less than a tenth apart.",
         "\n".join(rate_table(results)), "## WAL and flushes of a transaction",
         "One client, and no full-page images (`full_page_writes = off`).", "\n".join(cost_table(costs)),
     ]  # fmt: skip

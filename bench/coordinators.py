@@ -1,7 +1,7 @@
 """What a transaction over two sites costs with each of some coordinators, and what happens when one of them dies.
 
     python bench/coordinators.py [--rounds N] [--seconds N] [--sessions N,N,...] [--kills N] [--watch N] [--out FOLDER]
-                                 [--quick]
+                                 [--processes N] [--quick]
 
 The same transfer between two sites, by nodes (app servers, see nodes/) of pgmip (also with
 mip.synchronous_commit_prepared = off, which is as durable), of plain two-phase commit with a forced log of decisions,
@@ -38,7 +38,6 @@ from processes import NODES, Node
 from rounds import interleaved, machine, percentile
 
 CONTENDERS = ("pgmip", UNFLUSHED, "plain", "narayana", "atomikos")
-PROCESSES = 2  # of a Python client with several sessions
 IN_FLIGHT, HEALTHY = 32, 8  # sessions of the node that dies, and of the one that does not
 BEFORE, RESTART = 5.0, 10.0  # seconds of load before the death, and from there to the new node of that name
 NEVER = float("inf")
@@ -75,7 +74,7 @@ class Bench:
 
     def rate(self, contender: str, sessions: int) -> None:
         self.places.load(contender)
-        number = min(PROCESSES, sessions) if contender in PYTHON else 1
+        number = min(self.args.processes, sessions) if contender in PYTHON else 1
         nodes = [self._node(contender, f"rate{i}", sessions // number, f"rate{i}") for i in range(number)]
         for node in nodes:
             node.wait_until_ready()
@@ -204,7 +203,7 @@ def spread(rows: Sequence[Row], contender: str, case: str) -> str:
 
 def rate_table(rows: Sequence[Row], sessions: Sequence[int]) -> list[str]:
     lines = [
-        "| sessions | coordinator | tps (spread) | p50 ms | p95 ms | p99 ms | flushes, per site | client, cores |",
+        "| sessions | coordinator | tps (spread) | p50 ms | p95 ms | p99 ms | WAL flushes, per site | client, cores |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for case in map(str, sessions):
@@ -251,10 +250,12 @@ def write(out: Path, what: str, bench: Bench, args: argparse.Namespace) -> None:
         what,
         "## Rate, medians of rounds",
         "\n".join(rate_table(bench.rows, args.sessions)),
+        "All but pgmip flush a log of their own besides.",
         "\n".join(trip_table(bench.rows)),
         "## A node dies",
         f"Medians of {args.kills}; watched for {args.watch:.0f} s at most. A new node of the dead one's name starts "
-        f"after {RESTART:.0f} s; pgmip has no need of it.",
+        f"after {RESTART:.0f} s; pgmip has no need of it. The worst second is one of the {2 * RESTART:.0f} after the "
+        "death. The plot's right side is the last death.",
         "\n".join(kill_table(bench.rows, args.watch)),
         "![rates, and a healthy node beside one that dies](coordinators.png)",
     ]
@@ -290,6 +291,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--warmup", type=float, default=3.0, help="seconds, before each measurement")
     parser.add_argument("--sessions", type=lambda text: tuple(map(int, text.split(","))), default=(1, 8, 32))
+    parser.add_argument("--processes", type=int, default=2, help="of a Python client with several sessions")
     parser.add_argument("--kills", type=int, default=1)
     parser.add_argument("--watch", type=float, default=330.0, help="seconds, after a death, at most")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -299,6 +301,11 @@ def arguments() -> argparse.Namespace:
         args.rounds, args.seconds, args.warmup, args.sessions, args.watch = 1, 1.0, 1.0, (1, 8), 2 * RESTART + 5
     args.out.mkdir(parents=True, exist_ok=True)
     return args
+
+
+def java_version() -> str:
+    told = subprocess.run(["java", "--version"], capture_output=True, text=True, check=True).stdout
+    return told.split()[1]
 
 
 def main() -> None:
@@ -317,7 +324,7 @@ def main() -> None:
         for _ in range(args.kills):
             for contender in CONTENDERS:
                 bench.kill(contender)
-        what = f"{args.rounds} interleaved rounds of {args.seconds:g} s a case; {machine()}."
+        what = f"{args.rounds} interleaved rounds of {args.seconds:g} s a case; {machine()}, Java {java_version()}."
     write(args.out, what, bench, args)
 
 

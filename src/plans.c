@@ -29,7 +29,6 @@
 #include "overlay.h"
 #include "pg_mip.h"
 #include "plans.h"
-#include "registry.h"
 #include "utils/plancache.h"
 
 static planner_hook_type prev_planner;

@@ -15,7 +15,8 @@ extern void mip_plans_init(void);
 
 /*
  * To be called when a plan is about to run in a MIP transaction. An index-only
- * scan beside siblings is ERRCODE_T_R_SERIALIZATION_FAILURE.
+ * scan of a mip table is ERRCODE_T_R_SERIALIZATION_FAILURE once there is an
+ * overlay.
  */
 extern void mip_distrust_visibility_map(QueryDesc *desc);
 

@@ -112,7 +112,8 @@ class Metrics(Observer):
     async def watch(self, app: App, *, interval: float = 15.0) -> None:
         """Ask the sites of `app` what is in doubt and what they have counted, every `interval` seconds, for ever.
 
-        To be run as a task. Counts the requests of roles whose privileges the App's role has.
+        To be run as a task. What is in doubt is of roles whose privileges the App's role has; what has been counted is
+        everybody's.
         """
         while True:
             await self.look(app)

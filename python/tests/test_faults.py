@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from proxy import Direction, Fault, Mode, Proxy
+from psycopg.conninfo import make_conninfo
 from shop import SCHEMA, Shop
 
 from pgmip import App, Decided, NothingHappened, Step, Tx, Unknown
@@ -52,6 +55,14 @@ async def tell(shop: Shop, app: App, name: str, request: Any, xid: str, **limits
         return None
 
 
+async def insist(shop: Shop, app: App, xid: str) -> Any:
+    """What a client is told in the end: on a slow machine a healthy site can take longer than PATIENCE, too."""
+    told = None
+    while told is None:
+        told = await tell(shop, app, "buy", BUY, xid)
+    return told
+
+
 @pytest.mark.parametrize("direction", ["request", "reply"])
 @pytest.mark.parametrize("site", list(SCHEMA))
 @pytest.mark.parametrize(
@@ -76,7 +87,7 @@ async def test_cut_off_at_every_message(
         assert told in (None, result), fault
         shop.assert_once(xid, result)
         proxies[site].heal()
-        assert await behind.submit("buy", BUY, xid=xid) == result
+        assert await insist(shop, behind, xid) == result
         shop.assert_once(xid, result)
         if not fault.struck:
             break
@@ -101,7 +112,7 @@ async def test_a_server_that_goes_on_by_itself(
         proxies[site].heal()
         if result is None:
             assert mode is Mode.STALL
-            result = await behind.submit("buy", BUY, xid=xid)
+            result = await insist(shop, behind, xid)
         shop.assert_once(xid, result)
         if not fault.struck:
             break
@@ -147,7 +158,7 @@ async def test_a_lost_reply_to_prepare_is_not_rolled_back(shop: Shop, proxies: d
 
     behind.on_step(lose_the_next_reply)
     xid = new_xid()
-    result = await behind.submit("buy", BUY, xid=xid)
+    result = await insist(shop, behind, xid)
     assert xinsts == {result["xinst"]}, "the first attempt was complete, and so the only one"
     shop.assert_once(xid, result)
     shop.assert_clean()
@@ -232,6 +243,30 @@ async def test_round_trips(shop: Shop, proxies: dict[str, Proxy], behind: App) -
     trips = {site: proxy.trips - before[site] for site, proxy in proxies.items()}
     assert trips == {"store": 3, "bank": 2}
     await asyncio.sleep(0)
+
+
+async def test_a_site_loses_a_commit(server: Server, shop: Shop) -> None:
+    """With mip.synchronous_commit_prepared = off it finds the instance prepared again, and so will a retry."""
+    unflushed = {
+        site: make_conninfo(conninfo, options="-c mip.synchronous_commit_prepared=off")
+        for site, conninfo in shop.conninfos().items()
+    }
+    bank = shop.clusters["bank"]
+    lost = 0
+    for _ in range(5):  # somebody else may flush in that moment
+        xid = new_xid()
+        app = server(unflushed)
+        await app.submit("buy", BUY)
+        ((walwriter,),) = shop.sql("bank", "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+        os.kill(walwriter, signal.SIGSTOP)
+        result = await app.submit("buy", BUY, xid=xid)
+        bank.kill_postmaster()
+        bank.start()
+        lost += len(shop.sql("bank", f"SELECT FROM mip.in_doubt WHERE xid = '{xid}'"))
+        assert await server().submit("buy", BUY, xid=xid) == result
+        shop.assert_once(xid, result)
+        shop.assert_clean()
+    assert lost
 
 
 async def test_sites_restart(server: Server, shop: Shop) -> None:

@@ -300,7 +300,7 @@ def in_doubt_at(shop: Shop, site: str, xid: str) -> bool:
 
 
 async def test_a_request_that_fails_is_tried_again_later(
-    server: Server, shop: Shop, log: Log, monkeypatch: pytest.MonkeyPatch
+    server: Server, shop: Shop, log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sweeper, "_FIRST_PAUSE", 3600.0)
     app = server()
@@ -335,6 +335,8 @@ async def test_a_request_that_fails_is_tried_again_later(
     assert tried == 1
     (event,) = [event for event in log if event.name is EventName.FAILED]
     assert "not today" in str(event.error)
+    (record,) = [record for record in caplog.records if record.message.startswith(f"request {xid!r}: failed")]
+    assert "not today" not in repr(record.__dict__)  # nor anything else that it may quote
     await app.resolve(xid)
     shop.assert_clean()
 

@@ -167,6 +167,7 @@ async def test_a_client_sends_its_trace(provider: TracerProvider) -> None:
 
 def test_the_sdk_may_be_set_up_later() -> None:
     code = """
+from contextlib import nullcontext
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from pgmip.observe import Phase
@@ -176,11 +177,11 @@ tracing = Tracing()
 for provider in (None, TracerProvider()):
     if provider is not None:
         trace.set_tracer_provider(provider)
-    with Phase([tracing], "submit", "x"):
-        print(trace.get_current_span().is_recording())
+    with Phase([tracing], "submit", "x") as phase:
+        print(trace.get_current_span().is_recording(), isinstance(tracing.phase(phase), nullcontext))
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "True"]
+    assert done.stdout.splitlines() == ["False True", "True False"]
 
 
 def test_nothing_of_it_is_needed() -> None:

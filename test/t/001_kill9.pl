@@ -24,8 +24,7 @@ sub survive
 	fill($node);
 	begin_prepared($node, $xid, @$order);
 	mip_sql($node, 'CHECKPOINT') if $checkpoint;
-	crash_server($node);
-	$node->start;
+	power_cut($node);
 
 	is(states($node, $xid), join(', ', map { "$_ prepared" } @all),
 		"$name: all are prepared again");
@@ -68,11 +67,9 @@ survive([ 1, 3, 2 ], 2, 0);
 # A second crash, right after the decision, finds it.
 fill($node);
 begin_prepared($node, 'twice', 1, 2);
-crash_server($node);
-$node->start;
+power_cut($node);
 mip_sql($node, "SELECT * FROM mip.commit('twice', 2)");
-crash_server($node);
-$node->start;
+power_cut($node);
 # The note of a loser that has been rolled back is not.
 like(states($node, 'twice'), qr/^(1 aborted, )?2 committed$/, 'the decision is durable');
 is_decided($node, 'second crash');
@@ -84,8 +81,7 @@ is_sound($node, 'second crash');
 fill($node);
 begin_prepared($node, 'unique', 1, 3);
 mip_sql($node, "SELECT * FROM mip.rollback('unique', 1)");
-crash_server($node);
-$node->start;
+power_cut($node);
 my $s = session($node, 'outsider');
 $s->refused("SET lock_timeout = 100; INSERT INTO a VALUES (3, 0, 'again')",
 	'55P03', 'unique check: it waits for the overlay');

@@ -85,8 +85,7 @@ for my $case ([ 1, 1, 2 ], [ 2, 1, 2 ], [ 1, 2, 1 ], [ 2, 2, 1 ], [ 2, 1, 3, 2 ]
 		$s->refused('UPDATE a SET v = 0 WHERE id = 1',
 			'55P03', "$name: an outsider waits for the others");
 	}
-	crash_server($node);
-	$node->start;
+	power_cut($node);
 	consume();
 	freeze("$name: after a crash");
 	mip_sql($node, "SELECT * FROM mip.commit('$xid', $winner)");

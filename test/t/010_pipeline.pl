@@ -113,6 +113,34 @@ $end], 50);
 		is(mip_sql($node, 'SELECT v, (SELECT count(*) FROM log) FROM counter'),
 			'200|200', "$name: one phase, rows");
 
+		# the commit of one goes with the beginning of the next one
+		if ($pipeline)
+		{
+			set_up();
+			($rc, $err) = bench(
+				$mode, qq[
+\\set n :n + 1
+\\set x :client_id * 1000000 + :n
+\\set earlier :x - 1
+\\set later :n > 1
+$start
+\\if :later
+SELECT * FROM mip.commit('rides $step-' || :earlier::text, 1);
+\\endif
+BEGIN;
+SELECT mip.begin('rides $step-' || :x::text, 1);
+INSERT INTO log VALUES (:x::text, 1);
+SELECT * FROM mip.prepare('request', 'result');
+$end], 50);
+			is($rc, 0, "$name: a commit with the next begin");
+			is(mip_sql($node, 'SELECT count(*), (SELECT count(*) FROM log) FROM mip.in_doubt'),
+				'4|196', "$name: a commit with the next begin, rows");
+			mip_sql($node, "SELECT * FROM mip.commit('$_', 1)")
+			  for split /\n/, mip_sql($node, 'SELECT xid FROM mip.in_doubt');
+			is(mip_sql($node, 'SELECT count(*) FROM log'),
+				'200', "$name: a commit with the next begin, all rows");
+		}
+
 		# a statement fails: what follows in the pipeline is skipped
 		set_up();
 		($rc, $err) = bench(

@@ -66,8 +66,7 @@ sub survives_crash
 {
 	my ($name) = @_;
 	my $before = pages($primary);
-	crash_server($primary);
-	$primary->start;
+	power_cut($primary);
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is(pages($primary), $before, "$name: pages after a crash");
 	return;

@@ -147,8 +147,7 @@ sub check_all
 check_all('prepared');
 mip_sql($node, 'VACUUM (FREEZE)');
 check_all('frozen');
-crash_server($node);
-$node->start;
+power_cut($node);
 check_all('after a crash');
 for my $i (0 .. $#cases)
 {

@@ -33,8 +33,7 @@ sub crash_an_updater
 	$updater->sql('BEGIN');
 	$updater->sql('UPDATE parent SET v = -1');
 	mip_sql($node, 'CHECKPOINT');
-	crash_server($node);
-	$node->start;
+	power_cut($node);
 	return;
 }
 

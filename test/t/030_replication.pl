@@ -209,8 +209,7 @@ is_replicated('an ordinary prepared transaction');
 
 prepare('crash of the publisher', $rival, $large);
 $_->quit for @s;
-crash_server($pub);
-$pub->start;
+power_cut($pub);
 expect_crash($pub, 'link', 'crash of the publisher', 2);
 expect_crash($pub, 'committed', 'crash of the publisher', 2);
 mip_sql($pub, "SELECT * FROM mip.commit('crash of the publisher', 2)");
@@ -218,12 +217,10 @@ is_replicated('crash of the publisher');
 
 @s = map { session($pub, "instance $_") } 1 .. 3;
 prepare('crash of the subscriber', $rival, $large);
-crash_server($sub);
-$sub->start;
+power_cut($sub);
 catch_up();
 mip_sql($pub, "SELECT * FROM mip.commit('crash of the subscriber', 2)");
-crash_server($sub);
-$sub->start;
+power_cut($sub);
 is_replicated('crash of the subscriber');
 
 # Other transactions let the slots move on as far as they may, which is not

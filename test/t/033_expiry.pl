@@ -46,8 +46,7 @@ sub entries { return mip_sql($_[0], "SELECT count(*) FROM mip.mipt WHERE xid = '
 
 sub crash_and_start
 {
-	crash_server($node);
-	$node->start;
+	power_cut($node);
 	return;
 }
 

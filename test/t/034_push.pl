@@ -101,8 +101,7 @@ $node->restart;
 $here = Listener->new($node, 'postgres');
 ok($here->hears(1), 'pushed after a restart');
 $here->quit;
-crash_server($node);
-$node->start;
+power_cut($node);
 $here = Listener->new($node, 'postgres');
 ok($here->hears(1), 'pushed after a crash');
 

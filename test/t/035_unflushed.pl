@@ -9,10 +9,10 @@ use FindBin;
 use lib $FindBin::RealBin;
 use IPC::Run;
 use MipTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = mip_node(
-	'unflushed',
+my %conf = (
 	allows_streaming => 1,
 	max_prepared_transactions => 8,
 	wal_writer_delay => '10s',
@@ -21,6 +21,7 @@ my $node = mip_node(
 	bgwriter_lru_maxpages => 0,
 	lock_timeout => '60s',
 	'mip.synchronous_commit_prepared' => 'off');
+my $node = mip_node('unflushed', %conf);
 
 sub commit
 {
@@ -73,6 +74,8 @@ for my $winner (0, 1, 2)
 		'request|t', "$name: with the result");
 	commit($xid, $k);
 	is_rows($node, $k, "$name: committed again");
+	is( mip_sql($node, "SELECT result FROM mip.instances('$xid') WHERE state = 'committed'"),
+		"result $k", "$name: with the same result");
 	is_decided($node, $name);
 	is_released($node, $name);
 	is_sound($node, $name);
@@ -262,4 +265,50 @@ for my $round (1 .. 5)
 }
 
 $node->stop;
+
+# ---- a server that keeps prepared transactions in another way ----
+
+# Loaded first, this takes the first entry out of the table's free list.
+my $module = PostgreSQL::Test::Utils::tempdir . '/other_table';
+append_to_file("$module.c", <<'C');
+#include "postgres.h"
+
+#include "access/twophase.h"
+#include "fmgr.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+
+PG_MODULE_MAGIC;
+
+static shmem_startup_hook_type prev;
+
+static void
+shmem_startup(void)
+{
+	bool		found;
+	void	  **free_list;
+
+	if (prev)
+		prev();
+	free_list = ShmemInitStruct("Prepared Transaction Table", TwoPhaseShmemSize(), &found);
+	*free_list = *(void **) *free_list;
+}
+
+void		_PG_init(void);
+
+void
+_PG_init(void)
+{
+	prev = shmem_startup_hook;
+	shmem_startup_hook = shmem_startup;
+}
+C
+system_or_bail($ENV{CC} // 'cc', '-shared', '-fPIC',
+	'-I' . $node->config_data('--includedir-server'), '-o', "$module.so", "$module.c");
+my $known = 'pg_mip does not know how this server keeps prepared transactions';
+unlike(slurp_file($node->logfile), qr/$known/, 'stock PostgreSQL is known');
+$node = mip_node('other', %conf, shared_preload_libraries => "$module.so, pg_mip");
+like(slurp_file($node->logfile), qr/$known/, 'another table is noticed');
+waits_for_flush('another table');
+
 done_testing();
