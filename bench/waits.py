@@ -21,11 +21,11 @@ import matplotlib
 matplotlib.use("Agg")
 import psycopg
 from commit import CASES, Bench, Cell, bench_cluster, dbname
-from disk import set_flush
 from matplotlib import pyplot as plt
 from pgmip.testing import Cluster
 from rounds import interleaved, machine
 
+STATE = "600"
 PAUSE = 0.005
 SAMPLE = """
     SELECT coalesce(wait_event_type || ':' || wait_event, 'running'), count(*) FROM pg_stat_activity
@@ -110,7 +110,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = parser.parse_args()
-    args.scales = (1, 100)
+    args.scales, args.states = (1, 100), [STATE]
     args.out.mkdir(parents=True, exist_ok=True)
     return args
 
@@ -122,10 +122,10 @@ def main() -> None:
         bench = Bench(cluster, args)
         bench.load()
         for flush in ("as it is", "2 ms"):
-            set_flush(cluster, flush)
+            bench.restart(flush)
             for number in range(args.rounds):
                 for scale in args.scales:
-                    cell = Cell(flush, scale, "600", args.clients)
+                    cell = Cell(flush, scale, STATE, args.clients)
                     cases = results.setdefault(cell, {case: [] for case in CASES})
                     for case in interleaved(CASES, number):
                         cases[case].append(measure(bench, case, cell))
