@@ -31,12 +31,17 @@ async def proxies(shop: Shop) -> AsyncIterator[dict[str, Proxy]]:
 
 
 @pytest.fixture
-async def behind(server: Server, shop: Shop, proxies: dict[str, Proxy]) -> App:
+async def behind(
+    request: pytest.FixtureRequest, server: Server, shop: Shop, proxies: dict[str, Proxy]
+) -> App:
     """An app server that reaches the sites through the proxies, and has connections already: few, so that what a
-    fault may strike are mostly messages of the request, not those of reconnecting.
+    fault may strike are mostly messages of the request, not those of reconnecting. It is patient where nothing stalls:
+    on a loaded machine a site that is well can take long, too.
     """
     conninfos = shop.conninfos(**{site: proxy.port for site, proxy in proxies.items()})
-    app = server(conninfos, step_timeout=PATIENCE, pool_size=1)
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    stalls = parameters.get("mode", Mode.STALL) is Mode.STALL
+    app = server(conninfos, step_timeout=PATIENCE if stalls else 5, pool_size=1)
     await app.submit("buy", BUY)
     return app
 
