@@ -31,9 +31,7 @@ async def proxies(shop: Shop) -> AsyncIterator[dict[str, Proxy]]:
 
 
 @pytest.fixture
-async def behind(
-    request: pytest.FixtureRequest, server: Server, shop: Shop, proxies: dict[str, Proxy]
-) -> App:
+async def behind(request: pytest.FixtureRequest, server: Server, shop: Shop, proxies: dict[str, Proxy]) -> App:
     """An app server that reaches the sites through the proxies, and has connections already: few, so that what a
     fault may strike are mostly messages of the request, not those of reconnecting. It is patient where nothing stalls:
     on a loaded machine a site that is well can take long, too.
