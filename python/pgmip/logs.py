@@ -94,7 +94,6 @@ def _message(phase: Phase) -> str:
 
 
 def _fields(phase: Phase, seconds: float) -> dict[str, object]:
-    error = phase.error
     return {
         "phase": phase.name,
         "xid": phase.xid,
@@ -103,7 +102,11 @@ def _fields(phase: Phase, seconds: float) -> dict[str, object]:
         "transaction": phase.transaction,
         "outcome": phase.outcome,
         "seconds": round(seconds, 6),
-        "error": None if error is None else type(error).__name__,
-        "sqlstate": sqlstate(error),
         "decision": phase.decision,
+        **failure_fields(phase.error),
     }
+
+
+def failure_fields(error: BaseException | None) -> dict[str, object]:
+    """What may be logged of an error. Not its text: PostgreSQL's messages quote values, a handler's what they like."""
+    return {"error": None if error is None else type(error).__name__, "sqlstate": sqlstate(error)}

@@ -30,9 +30,9 @@ from psycopg.conninfo import make_conninfo
 from ._connection import Connection, connected, cut_after
 from ._pool import at_site
 from ._sites import at_each_site
-from ._sqlstate import sqlstate
 from .app import App
 from .exceptions import NothingHappened
+from .logs import failure_fields
 
 __all__ = ["Event", "EventName", "Sweeper"]
 
@@ -370,10 +370,9 @@ class Sweeper:
             message = f"request {event.xid!r}: {event.name}"
         else:
             message = f"site {event.site!r}: {event.name}"
-        error = None if event.error is None else type(event.error).__name__  # its text may quote a request
-        if error is not None:
-            message += f": {error}"
-        fields = {"xid": event.xid, "site": event.site, "error": error, "sqlstate": sqlstate(event.error)}
+        fields = {"xid": event.xid, "site": event.site, **failure_fields(event.error)}
+        if event.error is not None:
+            message += f": {fields['error']}"
         logger.log(_LEVELS[event.name], "%s", message, extra=fields)
         if self._on_event is not None:
             self._on_event(event)

@@ -23,13 +23,16 @@ sub set_up
 	return;
 }
 
-# Runs a pgbench script in 4 clients; returns (exit code, stderr).
+# Runs a pgbench script $each times in 4 clients, maybe as a pipeline; :n counts
+# its runs, :x is unique. Returns (exit code, stderr).
 sub bench
 {
-	my ($mode, $script, $each) = @_;
+	my ($mode, $pipeline, $each, $script) = @_;
 	my $file = $node->basedir . '/script.sql';
+	my ($start, $end) = $pipeline ? ("\\startpipeline\n", "\\endpipeline\n") : ('', '');
 	unlink $file;
-	append_to_file($file, $script);
+	append_to_file($file,
+		"\\set n :n + 1\n\\set x :client_id * 1000000 + :n\n$start$script$end");
 	my ($out, $err) = ('', '');
 	my $ok = IPC::Run::run(
 		[
@@ -48,24 +51,19 @@ for my $mode ('simple', 'extended', 'prepared')
 	{
 		next if $mode eq 'simple' && $pipeline;
 		my $name = $mode . ($pipeline ? ', pipeline' : '');
-		my ($start, $end) =
-		  $pipeline ? ("\\startpipeline\n", "\\endpipeline\n") : ('', '');
 		$step++;
 
 		# one instance a family, prepare and commit
 		set_up();
 		my ($rc, $err) = bench(
-			$mode, qq[
-\\set n :n + 1
-\\set x :client_id * 1000000 + :n
-$start
+			$mode, $pipeline, 50, qq[
 BEGIN;
 SELECT mip.begin('single $step-' || :x::text, 1);
 UPDATE counter SET v = v + 1 WHERE id = 1;
 INSERT INTO log VALUES (:x::text, 1);
 SELECT * FROM mip.prepare('request', 'result');
 SELECT * FROM mip.commit('single $step-' || :x::text, 1);
-$end], 50);
+]);
 		is($rc, 0, "$name: one instance");
 		is(mip_sql($node, 'SELECT v, (SELECT count(*) FROM log) FROM counter'),
 			'200|200', "$name: one instance, rows");
@@ -73,10 +71,7 @@ $end], 50);
 		# two of them on one connection; the second wins over an overlay
 		set_up();
 		($rc, $err) = bench(
-			$mode, qq[
-\\set n :n + 1
-\\set x :client_id * 1000000 + :n
-$start
+			$mode, $pipeline, 25, qq[
 BEGIN;
 SELECT mip.begin('two $step-' || :x::text, 1);
 UPDATE counter SET v = v + 1 WHERE id = 1;
@@ -88,7 +83,7 @@ UPDATE counter SET v = v + 1 WHERE id = 1;
 INSERT INTO log VALUES (:x::text, 2);
 SELECT * FROM mip.prepare('request', 'result');
 SELECT * FROM mip.commit('two $step-' || :x::text, 2);
-$end], 25);
+]);
 		is($rc, 0, "$name: two siblings");
 		is( mip_sql($node,
 				'SELECT v, (SELECT count(*) FROM log),'
@@ -99,16 +94,13 @@ $end], 25);
 		# one phase
 		set_up();
 		($rc, $err) = bench(
-			$mode, qq[
-\\set n :n + 1
-\\set x :client_id * 1000000 + :n
-$start
+			$mode, $pipeline, 50, qq[
 BEGIN;
 SELECT mip.begin('one phase $step-' || :x::text, 1);
 UPDATE counter SET v = v + 1 WHERE id = 1;
 INSERT INTO log VALUES (:x::text, 1);
 SELECT * FROM mip.commit_one_phase('request', 'result');
-$end], 50);
+]);
 		is($rc, 0, "$name: one phase");
 		is(mip_sql($node, 'SELECT v, (SELECT count(*) FROM log) FROM counter'),
 			'200|200', "$name: one phase, rows");
@@ -118,20 +110,16 @@ $end], 50);
 		{
 			set_up();
 			($rc, $err) = bench(
-				$mode, qq[
-\\set n :n + 1
-\\set x :client_id * 1000000 + :n
-\\set earlier :x - 1
+				$mode, $pipeline, 50, qq[
 \\set later :n > 1
-$start
 \\if :later
-SELECT * FROM mip.commit('rides $step-' || :earlier::text, 1);
+SELECT * FROM mip.commit('rides $step-' || (:x - 1)::text, 1);
 \\endif
 BEGIN;
 SELECT mip.begin('rides $step-' || :x::text, 1);
 INSERT INTO log VALUES (:x::text, 1);
 SELECT * FROM mip.prepare('request', 'result');
-$end], 50);
+]);
 			is($rc, 0, "$name: a commit with the next begin");
 			is(mip_sql($node, 'SELECT count(*), (SELECT count(*) FROM log) FROM mip.in_doubt'),
 				'4|196', "$name: a commit with the next begin, rows");
@@ -144,17 +132,14 @@ $end], 50);
 		# a statement fails: what follows in the pipeline is skipped
 		set_up();
 		($rc, $err) = bench(
-			$mode, qq[
-\\set n :n + 1
-\\set x :client_id * 1000000 + :n
-$start
+			$mode, $pipeline, 1, qq[
 BEGIN;
 SELECT mip.begin('fails $step-' || :x::text, 1);
 INSERT INTO log VALUES (:x::text, 1);
 SELECT 1 / (1 - mod(:n, 2));
 SELECT * FROM mip.prepare('request', 'result');
 SELECT * FROM mip.commit('fails $step-' || :x::text, 1);
-$end], 1);
+]);
 		isnt($rc, 0, "$name: a failing statement");
 		like($err, qr/division by zero/, "$name: a failing statement, error");
 		is(mip_sql($node, 'SELECT count(*) FROM log'),
@@ -168,11 +153,10 @@ $end], 1);
 				INSERT INTO log VALUES ('behind', 1);
 				SELECT * FROM mip.prepare('', '')]);
 			($rc, $err) = bench(
-				$mode, qq[
-$start
+				$mode, $pipeline, 1, qq[
 INSERT INTO log VALUES (:client_id::text, 0);
 SELECT * FROM mip.commit('behind $step', 1);
-$end], 1);
+]);
 			isnt($rc, 0, "$name: mip.commit behind another statement");
 			like($err, qr/cannot (?:run|be executed) (?:inside a transaction block|within a pipeline)/,
 				"$name: mip.commit behind another statement, error");

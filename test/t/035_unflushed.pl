@@ -269,7 +269,7 @@ $node->stop;
 # ---- a server that keeps prepared transactions in another way ----
 
 # Loaded first, this takes the first entry out of the table's free list.
-my $module = PostgreSQL::Test::Utils::tempdir . '/other_table';
+my $module = $node->basedir . '/other_table';
 append_to_file("$module.c", <<'C');
 #include "postgres.h"
 
