@@ -12,9 +12,9 @@ one after another, for every number of clients, scale and kind of flush:
     e  d with mip.synchronous_commit_prepared = off
     f  mip.commit_one_phase
 
-All send the same statements in the same messages (a and f four, or six with 712 bytes; the others one more for the second
-phase), as SQL prepared statements, so that neither parsing nor planning is compared. `--quick` only checks that they do what they
-should. Writes commit.md, commit.csv and commit.png.
+All send the same statements in the same messages (a and f four, or six with 712 bytes; the others one more for the
+second phase), as SQL prepared statements, so that neither parsing nor planning is compared. `--quick` only checks that
+they do what they should. Writes commit.md, commit.csv and commit.png.
 """
 
 from __future__ import annotations
