@@ -18,6 +18,7 @@ OBJS = \
 	src/guard.o \
 	src/handover.o \
 	src/horizon.o \
+	src/insert.o \
 	src/instance.o \
 	src/locks.o \
 	src/logical.o \

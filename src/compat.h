@@ -140,12 +140,14 @@ typedef RelFileNode MipFileLocator;
 
 /*
  * Does heap register the visibility map's page in its WAL records? It came
- * with minor releases. As what block in that of an update?
+ * with minor releases. As what block in those of an insertion and an update?
  */
 #ifdef HEAP_UPDATE_BLKREF_VM_NEW
 #define MIP_MAP_IS_REGISTERED
+#define MIP_HEAP_INSERT_MAP_BLOCK HEAP_INSERT_BLKREF_VM
 #define MIP_HEAP_UPDATE_MAP_BLOCK HEAP_UPDATE_BLKREF_VM_NEW
 #else
+#define MIP_HEAP_INSERT_MAP_BLOCK 1
 #define MIP_HEAP_UPDATE_MAP_BLOCK 2
 #endif
 

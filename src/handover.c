@@ -159,8 +159,7 @@ add_lockers(Relation rel, ItemPointer tid, const MultiXactMember *lockers, int n
 			change.ctid = *tid;
 		}
 		change.offnum = ItemPointerGetOffsetNumber(tid);
-		change.xmax = MultiXactIdCreateFromMembers(count, members);
-		mip_multixact_bits(members, count, &change.infomask, &change.infomask2);
+		mip_xmax_of(&change, members, count);
 		mip_set_xmax(rel, p.buffer, p.vmbuffer, &change);
 	}
 	mip_unpin_version(&p);
@@ -188,27 +187,19 @@ static MipXmaxChange
 handed_over_xmax(const MipLink *link, MultiXactMember *lockers, int n)
 {
 	MipXmaxChange change = {0};
-	bool		keys = (link->flags & MIP_LINK_KEYS) != 0;
+	MultiXactMember *members = palloc(sizeof(MultiXactMember) * (n + 1));
 
+	if (n > 0)
+		memcpy(members, lockers, sizeof(MultiXactMember) * n);
+	members[n].xid = link->xmax;
+	members[n].status = (link->flags & MIP_LINK_KEYS) ?
+		MultiXactStatusUpdate : MultiXactStatusNoKeyUpdate;
+	mip_xmax_of(&change, members, n + 1);
+	pfree(members);
 	change.offnum = ItemPointerGetOffsetNumber(&link->base);
 	change.updater = link->xmax;
-	change.flags = MIP_XMAX_SET_CTID | MIP_XMAX_CLEAR_HOT | MIP_XMAX_PRUNABLE;
-	if (n == 0)
-	{
-		change.xmax = link->xmax;
-		change.infomask2 = keys ? HEAP_KEYS_UPDATED : 0;
-	}
-	else
-	{
-		MultiXactMember *members = palloc(sizeof(MultiXactMember) * (n + 1));
-
-		memcpy(members, lockers, sizeof(MultiXactMember) * n);
-		members[n].xid = link->xmax;
-		members[n].status = keys ? MultiXactStatusUpdate : MultiXactStatusNoKeyUpdate;
-		change.xmax = MultiXactIdCreateFromMembers(n + 1, members);
-		mip_multixact_bits(members, n + 1, &change.infomask, &change.infomask2);
-		pfree(members);
-	}
+	change.cid = link->cid;
+	change.flags = MIP_XMAX_SET_CTID | MIP_XMAX_CLEAR_HOT | MIP_XMAX_UPDATED;
 	if (link->flags & MIP_LINK_MOVED)
 		ItemPointerSet(&change.ctid, MovedPartitionsBlockNumber,
 					   MovedPartitionsOffsetNumber);

@@ -3,7 +3,7 @@
  * logical.c
  *	  Logging overlay changes so that logical decoding sees them as made.
  *
- * On its page an overlay's new version is an insertion, and its delete is
+ * On the page an overlay's new version comes alone, and its delete is
  * nothing at all: the base version's header changes no earlier than at the
  * hand-over, if ever, and often by somebody else. Logical decoding is to see
  * an update and a delete nevertheless, within the instance's transaction. So
@@ -20,22 +20,18 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/heapam_xlog.h"
 #include "access/heaptoast.h"
-#include "access/hio.h"
 #include "access/xact.h"
 #include "access/xloginsert.h"
 #include "compat.h"
 #include "logical.h"
 #include "map.h"
-#include "miscadmin.h"
-#include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/fsm_internals.h"
-#include "storage/predicate.h"
 #include "utils/datum.h"
 #include "version.h"
+#include "wal.h"
 
 /* ---- the stub ---- */
 
@@ -49,12 +45,14 @@ static PGAlignedBlock stub_page;
  * Redo of an update compares the numbers of both blocks, and takes equal ones
  * for the same page: not `other`, therefore.
  */
-static BlockNumber
-stub_block(Relation rel, BlockNumber other)
+BlockNumber
+mip_logical_stub(Relation rel, BlockNumber other)
 {
 	BlockNumber leaf = RelationGetNumberOfBlocks(rel) / SlotsPerFSMPage;
 	BlockNumber block = FSM_LEVELS;
 
+	if (PageIsNew(stub_page.data))
+		PageInit(stub_page.data, BLCKSZ, 0);
 	for (; leaf > 0; leaf /= SlotsPerFSMPage)
 		block += leaf;
 	return block == other ? block + 1 : block;
@@ -66,14 +64,6 @@ register_stub(Relation rel, uint8 block_id, BlockNumber block)
 {
 	XLogRegisterBlock(block_id, &rel->MIP_RD_LOCATOR, FSM_FORKNUM, block,
 					  stub_page.data, REGBUF_STANDARD | REGBUF_FORCE_IMAGE);
-}
-
-/* Before the critical section, if there is one. */
-static void
-make_stub(void)
-{
-	if (PageIsNew(stub_page.data))
-		PageInit(stub_page.data, BLCKSZ, 0);
 }
 
 /* ---- replica identity: heap's ExtractReplicaIdentity ---- */
@@ -125,12 +115,9 @@ identity_of(Relation rel, Bitmapset *columns, HeapTuple old)
 	return key;
 }
 
-/*
- * What is to be logged of the base version besides `new` (NULL: a delete), or
- * NULL. All of it for REPLICA IDENTITY FULL, else the key if it is needed.
- */
-static HeapTuple
-replica_identity(Relation rel, ItemPointer base, HeapTuple new)
+/* All of it for REPLICA IDENTITY FULL, else the key if it is needed. */
+HeapTuple
+mip_logical_identity(Relation rel, ItemPointer base, HeapTuple new)
 {
 	char		kind = rel->rd_rel->relreplident;
 	Bitmapset  *columns = NULL;
@@ -164,9 +151,7 @@ replica_identity(Relation rel, ItemPointer base, HeapTuple new)
 static void
 register_identity(HeapTuple identity, xl_heap_header *header)
 {
-	header->t_infomask2 = identity->t_data->t_infomask2;
-	header->t_infomask = identity->t_data->t_infomask;
-	header->t_hoff = identity->t_data->t_hoff;
+	*header = mip_xl_heap_header(identity->t_data);
 	XLogRegisterData((char *) header, SizeOfHeapHeader);
 	XLogRegisterData((char *) identity->t_data + SizeofHeapTupleHeader,
 					 identity->t_len - SizeofHeapTupleHeader);
@@ -180,54 +165,32 @@ identity_is_full(Relation rel)
 
 /* ---- update ---- */
 
-/* As heap_insert prepares a tuple; returns `tuple` or a toasted copy. */
-static HeapTuple
-prepare_tuple(Relation rel, HeapTuple tuple, CommandId cid)
+XLogRecPtr
+mip_logical_log_update(Relation rel, Buffer buffer, HeapTuple tuple,
+					   OffsetNumber base, HeapTuple identity, BlockNumber stub,
+					   const MipMapChange *map)
 {
-	HeapTupleHeader htup = tuple->t_data;
-
-	htup->t_infomask &= ~HEAP_XACT_MASK;
-	htup->t_infomask2 &= ~HEAP2_XACT_MASK;
-	htup->t_infomask |= HEAP_XMAX_INVALID;
-	HeapTupleHeaderSetXmin(htup, GetCurrentTransactionId());
-	HeapTupleHeaderSetCmin(htup, cid);
-	HeapTupleHeaderSetXmax(htup, InvalidTransactionId);
-	if (HeapTupleHasExternal(tuple) || tuple->t_len > TOAST_TUPLE_THRESHOLD)
-		return heap_toast_insert_or_update(rel, tuple, NULL, 0);
-	return tuple;
-}
-
-static XLogRecPtr
-log_update(Relation rel, Buffer buffer, HeapTuple tuple, OffsetNumber base,
-		   HeapTuple identity, BlockNumber stub, const MipMapChange *map)
-{
-	Page		page = BufferGetPage(buffer);
-	OffsetNumber offnum = ItemPointerGetOffsetNumber(&tuple->t_self);
 	uint8		info = XLOG_HEAP_UPDATE;
 	uint8		flags = REGBUF_STANDARD | REGBUF_KEEP_DATA;
 	xl_heap_update xlrec = {0};
-	xl_heap_header header;
+	xl_heap_header header = mip_xl_heap_header(tuple->t_data);
 	xl_heap_header identity_header;
 
 	xlrec.old_xmax = GetCurrentTransactionId();
 	xlrec.old_offnum = base;
 	xlrec.new_xmax = InvalidTransactionId;
-	xlrec.new_offnum = offnum;
+	xlrec.new_offnum = ItemPointerGetOffsetNumber(&tuple->t_self);
 	xlrec.flags = XLH_UPDATE_CONTAINS_NEW_TUPLE;
 	if (map->clear)
 		xlrec.flags |= XLH_UPDATE_NEW_ALL_VISIBLE_CLEARED;
 	if (identity)
 		xlrec.flags |= identity_is_full(rel) ?
 			XLH_UPDATE_CONTAINS_OLD_TUPLE : XLH_UPDATE_CONTAINS_OLD_KEY;
-	if (offnum == FirstOffsetNumber &&
-		PageGetMaxOffsetNumber(page) == FirstOffsetNumber)
+	if (mip_is_only_tuple(buffer, tuple))
 	{
 		info |= XLOG_HEAP_INIT_PAGE;
 		flags |= REGBUF_WILL_INIT;
 	}
-	header.t_infomask2 = tuple->t_data->t_infomask2;
-	header.t_infomask = tuple->t_data->t_infomask;
-	header.t_hoff = tuple->t_data->t_hoff;
 
 	XLogBeginInsert();
 	XLogRegisterBuffer(0, buffer, flags);
@@ -243,66 +206,14 @@ log_update(Relation rel, Buffer buffer, HeapTuple tuple, OffsetNumber base,
 	return XLogInsert(RM_HEAP_ID, info);
 }
 
-/* heap_insert, but for the record. */
-static void
-insert_tuple(Relation rel, HeapTuple tuple, OffsetNumber base, HeapTuple identity)
-{
-	Buffer		vmbuffer = InvalidBuffer;
-	Buffer		buffer = MIP_BUFFER_FOR_TUPLE(rel, tuple->t_len, &vmbuffer);
-	BlockNumber stub = stub_block(rel, BufferGetBlockNumber(buffer));
-	MipMapChange map;
-	XLogRecPtr	lsn;
-
-	make_stub();
-	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
-	map = mip_map_begin(buffer, vmbuffer);
-
-	START_CRIT_SECTION();
-	RelationPutHeapTuple(rel, buffer, tuple, false);
-	mip_map_clear(&map, rel, buffer);
-	MarkBufferDirty(buffer);
-	lsn = log_update(rel, buffer, tuple, base, identity, stub, &map);
-	PageSetLSN(BufferGetPage(buffer), lsn);
-	mip_map_logged(&map, lsn);
-	END_CRIT_SECTION();
-
-	UnlockReleaseBuffer(buffer);
-	mip_map_end(&map);
-	if (BufferIsValid(vmbuffer))
-		ReleaseBuffer(vmbuffer);
-}
-
-void
-mip_logical_update(Relation rel, ItemPointer base, TupleTableSlot *slot,
-				   CommandId cid)
-{
-	bool		free_tuple;
-	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, true, &free_tuple);
-	HeapTuple	identity = replica_identity(rel, base, tuple);
-	HeapTuple	toasted;
-
-	slot->tts_tableOid = tuple->t_tableOid = RelationGetRelid(rel);
-	toasted = prepare_tuple(rel, tuple, cid);
-	insert_tuple(rel, toasted, ItemPointerGetOffsetNumber(base), identity);
-	pgstat_count_heap_insert(rel, 1);
-	slot->tts_tid = tuple->t_self = toasted->t_self;
-
-	if (toasted != tuple)
-		heap_freetuple(toasted);
-	if (free_tuple)
-		heap_freetuple(tuple);
-	if (identity)
-		heap_freetuple(identity);
-}
-
 /* ---- delete ---- */
 
 /* No page changes. */
 void
 mip_logical_delete(Relation rel, ItemPointer base, bool changing_part)
 {
-	HeapTuple	identity = replica_identity(rel, base, NULL);
-	BlockNumber stub = stub_block(rel, InvalidBlockNumber);
+	HeapTuple	identity = mip_logical_identity(rel, base, NULL);
+	BlockNumber stub = mip_logical_stub(rel, InvalidBlockNumber);
 	xl_heap_delete xlrec = {0};
 	xl_heap_header header;
 
@@ -314,7 +225,6 @@ mip_logical_delete(Relation rel, ItemPointer base, bool changing_part)
 		xlrec.flags |= identity_is_full(rel) ?
 			XLH_DELETE_CONTAINS_OLD_TUPLE : XLH_DELETE_CONTAINS_OLD_KEY;
 
-	make_stub();
 	XLogBeginInsert();
 	XLogRegisterData((char *) &xlrec, SizeOfHeapDelete);
 	register_stub(rel, 0, stub);

@@ -119,8 +119,8 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 	entry->link.relid = key.relid;
 	entry->link.xmax = GetCurrentTransactionId();
 	entry->link.base = *base;
+	entry->link.cid = cid;
 	entry->link.flags = flags;
-	entry->cid = cid;
 	entry->subid = GetCurrentSubTransactionId();
 	if (version)
 	{
@@ -146,7 +146,7 @@ mip_overlay_hides(Relation rel, ItemPointer tid, Snapshot snapshot)
 	switch (snapshot->snapshot_type)
 	{
 		case SNAPSHOT_MVCC:
-			return entry->cid < snapshot->curcid;
+			return entry->link.cid < snapshot->curcid;
 		case SNAPSHOT_SELF:
 		case SNAPSHOT_DIRTY:
 			return true;

@@ -26,6 +26,7 @@ typedef struct MipLink
 	TransactionId xmax;			/* the writing (sub)transaction */
 	ItemPointerData base;
 	ItemPointerData version;	/* invalid for a delete */
+	CommandId	cid;			/* command that wrote it */
 	uint32		flags;
 } MipLink;
 
@@ -41,7 +42,6 @@ typedef struct MipOverlayEntry
 {
 	MipOverlayKey key;			/* of the base version */
 	MipLink		link;
-	CommandId	cid;			/* command that wrote it */
 	SubTransactionId subid;
 	dlist_node	node;
 } MipOverlayEntry;

@@ -101,6 +101,7 @@ typedef struct Users
 {
 	bool		any;			/* somebody who runs, and be it ourselves */
 	bool		ourselves;
+	bool		exclusive;		/* ourselves, FOR UPDATE */
 	TransactionId outsider;		/* with MIP_WAIT: who is in the way */
 } Users;
 
@@ -122,6 +123,7 @@ classify(const MipHeader *header, LockTupleMode mode, Users *users)
 		if (TransactionIdIsCurrentTransactionId(xid))
 		{
 			users->any = users->ourselves = true;
+			users->exclusive |= mip_member_mode(&members[i]) == LockTupleExclusive;
 			if (update)
 			{
 				/* already replaced by ourselves: heap knows what that means */
@@ -261,6 +263,7 @@ mip_claim(MipClaim *claim, Relation rel, ItemPointer tid, LockTupleMode mode,
 			claim->verdict = classify(&header, claim->mode, &users);
 		}
 		claim->used = users.any;
+		claim->exclusive = users.exclusive;
 		if (claim->verdict != MIP_WAIT)
 		{
 			mip_stop_point("claimed");

@@ -32,6 +32,7 @@ typedef struct MipClaim
 	LockTupleMode mode;
 	MipVerdict	verdict;
 	bool		used;			/* somebody who runs is in xmax; maybe we */
+	bool		exclusive;		/* we have locked it FOR UPDATE already */
 	LOCKTAG		mutex;
 	bool		queued;			/* heap's tuple lock is held */
 	LOCKMODE	queue_mode;

@@ -17,6 +17,7 @@
 #include "catalog/catalog.h"
 #include "chain.h"
 #include "executor/tuptable.h"
+#include "insert.h"
 #include "logical.h"
 #include "pgstat.h"
 #include "outsider.h"
@@ -140,12 +141,12 @@ update_may_wait(const MipClaim *claim)
 static TM_Result
 self_modified(MipOverlayEntry *entry, CommandId cid, TM_FailureData *tmfd)
 {
-	if (entry->cid < cid)
+	if (entry->link.cid < cid)
 		return TM_Invisible;
 	tmfd->ctid = ItemPointerIsValid(&entry->link.version) ?
 		entry->link.version : entry->link.base;
 	tmfd->xmax = entry->link.xmax;
-	tmfd->cmax = entry->cid;
+	tmfd->cmax = entry->link.cid;
 	return TM_SelfModified;
 }
 
@@ -294,17 +295,6 @@ update_by_heap(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	return result;
 }
 
-/* What has just been counted as an insertion leaves an old version behind. */
-static void
-count_as_update(Relation rel, ItemPointer old, ItemPointer new)
-{
-	if (!pgstat_should_count_relation(rel))
-		return;
-	mip_pgstat_count_heap_update(rel, ItemPointerGetBlockNumber(old) !=
-								 ItemPointerGetBlockNumber(new));
-	rel->pgstat_info->trans->tuples_inserted--;
-}
-
 static TM_Result
 mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 				 CommandId cid, Snapshot snapshot, Snapshot crosscheck,
@@ -362,13 +352,11 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		if (result != TM_WouldBlock)
 			return result;
 	}
-	if (RelationIsLogicallyLogged(rel))
-		mip_logical_update(rel, &base, slot, cid);
-	else
-		mip_heap()->tuple_insert(rel, slot, cid, 0, NULL);
-	count_as_update(rel, &base, &slot->tts_tid);
+	mip_insert_version(rel, &base, slot, cid);
+	mip_pgstat_count_heap_update(rel, ItemPointerGetBlockNumber(&base) !=
+								 ItemPointerGetBlockNumber(&slot->tts_tid));
 	mip_overlay_add(rel, &base, &slot->tts_tid, cid,
-					claim.mode == LockTupleExclusive ? MIP_LINK_KEYS : 0);
+					claim.mode == LockTupleExclusive || claim.exclusive ? MIP_LINK_KEYS : 0);
 	*lockmode = claim.mode;
 	*update_indexes = MIP_UPDATE_ALL_INDEXES;
 	mip_release(&claim);

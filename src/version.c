@@ -218,9 +218,10 @@ mip_unpin_version(MipPinned *pinned)
 	ReleaseBuffer(pinned->vmbuffer);
 }
 
-void
-mip_multixact_bits(const MultiXactMember *members, int n,
-				   uint16 *infomask, uint16 *infomask2)
+/* The infomask bits of a multixact of these members. */
+static void
+multixact_bits(const MultiXactMember *members, int n,
+			   uint16 *infomask, uint16 *infomask2)
 {
 	LockTupleMode strongest = LockTupleKeyShare;
 	bool		has_update = false;
@@ -246,6 +247,28 @@ mip_multixact_bits(const MultiXactMember *members, int n,
 		*infomask |= HEAP_XMAX_LOCK_ONLY;
 }
 
+static void
+multixact_of(MipXmaxChange *change, MultiXactMember *members, int n)
+{
+	change->xmax = MultiXactIdCreateFromMembers(n, members);
+	multixact_bits(members, n, &change->infomask, &change->infomask2);
+}
+
+void
+mip_xmax_of(MipXmaxChange *change, MultiXactMember *members, int n)
+{
+	if (n > 1)
+	{
+		multixact_of(change, members, n);
+		return;
+	}
+	change->xmax = members[0].xid;
+	multixact_bits(members, n, &change->infomask, &change->infomask2);
+	change->infomask &= ~HEAP_XMAX_IS_MULTI;
+	if (!(change->infomask & HEAP_XMAX_LOCK_ONLY))
+		change->infomask = 0;	/* no lock beside the update */
+}
+
 void
 mip_set_members(Relation rel, ItemPointer tid, MipPinned *pinned,
 				MultiXactMember *members, int n)
@@ -253,8 +276,7 @@ mip_set_members(Relation rel, ItemPointer tid, MipPinned *pinned,
 	MipXmaxChange change = {0};
 
 	change.offnum = ItemPointerGetOffsetNumber(tid);
-	change.xmax = MultiXactIdCreateFromMembers(n, members);
-	mip_multixact_bits(members, n, &change.infomask, &change.infomask2);
+	multixact_of(&change, members, n);
 	if (change.infomask & HEAP_XMAX_LOCK_ONLY)
 	{
 		/* as heap_lock_tuple: nobody's update is left */

@@ -15,6 +15,7 @@
 #include "nodes/lockoptions.h"
 #include "storage/buf.h"
 #include "utils/rel.h"
+#include "wal.h"
 
 /* Who made a version, who locks or updates it, and which one comes next. */
 typedef struct MipHeader
@@ -91,8 +92,10 @@ extern TM_Result mip_update_committed(Relation rel, ItemPointer tid,
 /* The row lock that a member holds. */
 extern LockTupleMode mip_member_mode(const MultiXactMember *member);
 
-/* The infomask bits of a multixact of these members. */
-extern void mip_multixact_bits(const MultiXactMember *members, int n,
-							   uint16 *infomask, uint16 *infomask2);
+/*
+ * Puts these members into a change, n > 0: as heap, a multixact where there are
+ * several. (mip_set_members always makes one: mip_pending_owner relies on it.)
+ */
+extern void mip_xmax_of(MipXmaxChange *change, MultiXactMember *members, int n);
 
 #endif							/* MIP_VERSION_H */

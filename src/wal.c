@@ -41,8 +41,22 @@ apply(Page page, const MipXmaxChange *change)
 		htup->t_ctid = change->ctid;
 	if (change->flags & MIP_XMAX_CLEAR_HOT)
 		HeapTupleHeaderClearHotUpdated(htup);
-	if (change->flags & MIP_XMAX_PRUNABLE)
+	if (change->flags & MIP_XMAX_UPDATED)
+	{
+		HeapTupleHeaderSetCmax(htup, change->cid, false);
 		PageSetPrunable(page, change->updater);
+	}
+}
+
+/* As heap_update, which does not log it: this page had no room for the new version. */
+static void
+hint_full(Buffer buffer, const MipXmaxChange *change)
+{
+	BlockNumber next = ItemPointerGetBlockNumberNoCheck(&change->ctid);
+
+	if ((change->flags & MIP_XMAX_UPDATED) && next != BufferGetBlockNumber(buffer) &&
+		next != MovedPartitionsBlockNumber)
+		PageSetFull(BufferGetPage(buffer));
 }
 
 void
@@ -59,6 +73,7 @@ mip_set_xmax(Relation rel, Buffer buffer, Buffer vmbuffer, MipXmaxChange *change
 	START_CRIT_SECTION();
 	mip_map_clear(&map, rel, buffer);
 	apply(page, change);
+	hint_full(buffer, change);
 	MarkBufferDirty(buffer);
 	if (RelationNeedsWAL(rel))
 	{
@@ -120,7 +135,7 @@ redo_map(XLogReaderState *record, MipFileLocator file, BlockNumber block)
 static void
 redo_set_xmax(XLogReaderState *record)
 {
-	MipXmaxChange change;
+	MipXmaxChange change = {.cid = FirstCommandId};
 	MipFileLocator file;
 	BlockNumber block;
 	Buffer		buffer;
