@@ -18,6 +18,14 @@
  * Other modes of streaming are harmless: the subscriber puts what it receives
  * into files until it commits.
  *
+ * A loser that is decoded after it has been rolled back is for PostgreSQL 18, up
+ * to 18.6, a subscriber's death (its bug #19616). Decoding drops the changes of
+ * an aborted transaction where it would have put them aside, and marks its
+ * subtransactions as streamed, whether anything was or not; their abort is then
+ * sent to a subscriber that has never heard of them, nor of the transaction, and
+ * need not have asked for streaming: it crashes, and again when it asks again.
+ * So we send no abort of what was not streamed, in any version.
+ *
  * Both are choices of the output plugin, here made for it. Each instance
  * begins with a record of ours (XLOG_MIP_BEGIN), for which this callback runs.
  * Decoding begins before a transaction's first record or ignores it altogether,
@@ -48,10 +56,7 @@ filter_prepare(LogicalDecodingContext *ctx, TransactionId xid, const char *gid)
 		(plugin_filter != NULL && plugin_filter(ctx, xid, gid));
 }
 
-/*
- * Whoever says what of a transaction was streamed insists that streaming is on.
- * The buffer's callbacks are called where no new stream can begin.
- */
+/* The buffer's callbacks, which ours stand in front of. */
 static ReorderBufferStreamStartCB stream_start;
 static ReorderBufferStreamStopCB stream_stop;
 static ReorderBufferStreamAbortCB stream_abort;
@@ -64,6 +69,23 @@ streaming(ReorderBuffer *buffer)
 	return &((LogicalDecodingContext *) buffer->private_data)->streaming;
 }
 
+/* What was streamed has begun when streaming was on, which it may not be now. */
+static void
+abort_streamed(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	bool		was = *streaming(buffer);
+
+	if (!rbtxn_is_streamed(txn->toptxn ? txn->toptxn : txn))
+		return;
+	*streaming(buffer) = true;
+	stream_abort(buffer, txn, lsn);
+	*streaming(buffer) = was;
+}
+
+/*
+ * Whoever says what of a transaction was streamed insists that streaming is on.
+ * The buffer's callbacks are called where no new stream can begin.
+ */
 static void
 go_on_stream_start(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
@@ -75,14 +97,6 @@ static void
 go_on_stream_stop(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
 	stream_stop(buffer, txn, lsn);
-	*streaming(buffer) = false;
-}
-
-static void
-go_on_stream_abort(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
-{
-	*streaming(buffer) = true;
-	stream_abort(buffer, txn, lsn);
 	*streaming(buffer) = false;
 }
 
@@ -109,18 +123,25 @@ stop_streaming(LogicalDecodingContext *ctx)
 	ReorderBuffer *buffer = ctx->reorder;
 
 	ctx->streaming = false;
-	if (buffer->stream_start == go_on_stream_start)
-		return;
 	stream_start = buffer->stream_start;
 	stream_stop = buffer->stream_stop;
-	stream_abort = buffer->stream_abort;
 	stream_prepare = buffer->stream_prepare;
 	stream_commit = buffer->stream_commit;
 	buffer->stream_start = go_on_stream_start;
 	buffer->stream_stop = go_on_stream_stop;
-	buffer->stream_abort = go_on_stream_abort;
 	buffer->stream_prepare = go_on_stream_prepare;
 	buffer->stream_commit = go_on_stream_commit;
+}
+
+static void
+first_instance(LogicalDecodingContext *ctx)
+{
+	plugin_filter = ctx->callbacks.filter_prepare_cb;
+	ctx->callbacks.filter_prepare_cb = filter_prepare;
+	stream_abort = ctx->reorder->stream_abort;
+	ctx->reorder->stream_abort = abort_streamed;
+	if (MIP_STREAMS_IN_PARALLEL(ctx))
+		stop_streaming(ctx);
 }
 
 void
@@ -131,10 +152,5 @@ mip_logical_decode(LogicalDecodingContext *ctx, XLogRecordBuffer *buf)
 	if (ctx->fast_forward)
 		return;					/* nothing reaches a subscriber */
 	if (ctx->callbacks.filter_prepare_cb != filter_prepare)
-	{
-		plugin_filter = ctx->callbacks.filter_prepare_cb;
-		ctx->callbacks.filter_prepare_cb = filter_prepare;
-	}
-	if (MIP_STREAMS_IN_PARALLEL(ctx))
-		stop_streaming(ctx);
+		first_instance(ctx);
 }
