@@ -11,10 +11,11 @@ from pgmip.cli.doctor import Finding, Level, _between_sites, _Facts, _of_site
 from pgmip.cli.sites import Failure, Kind
 
 ONE = {
-    "major": 15, "version": "15.4 (Debian)", "database": "d", "role": "r", "superuser": False, "standby": False,
+    "major": 15, "release": 150004, "version": "15.4 (Debian)", "database": "d", "role": "r", "superuser": False, "standby": False,
     "pid": 1, "database_oid": 5, "extension": "0.1", "available": "0.1", "usage": True, "prepared": 0,
-    "launcher": True, "opted_in": 1, "system": "s", "finished": 0,
+    "launcher": True, "opted_in": 1, "decoded_by": 0, "system": "s", "finished": 0,
 }  # fmt: skip
+EIGHTEEN = {"major": 18, "version": "18.6", "decoded_by": 1}
 SETTINGS = {
     "max_prepared_transactions": "100", "max_connections": "200", "wal_level": "replica", "fsync": "on",
     "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "",
@@ -75,6 +76,7 @@ def test_all_is_well() -> None:
         ({"settings": {"mip.site_name": "b"}}, "mip.site_name", Level.ERROR),
         ({"settings": {"mip.push_after": "0"}}, "mip.push_after", Level.WARNING),
         ({"settings": {"synchronous_standby_names": "x"}}, "replication", Level.ERROR),
+        ({"one": {**EIGHTEEN, "release": 180006}}, "logical replication", Level.WARNING),
         ({"tables": [{**TABLE, "unlogged": True}]}, "tables", Level.WARNING),
         ({"tables": [{**TABLE, "method": "heap"}]}, "tables", Level.WARNING),
         ({"related": [{"name": "x", "because": "t", "how": "is referenced by"}]}, "tables", Level.WARNING),
@@ -82,6 +84,18 @@ def test_all_is_well() -> None:
 )
 def test_one_thing_is_wrong(given: dict[str, Any], check: str, level: Level) -> None:
     assert bad(_of_site("a", facts(**given), 16)) == [(check, level)]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {**EIGHTEEN, "release": 180006, "decoded_by": 0},
+        {**EIGHTEEN, "release": 180007},
+        {"major": 17, "release": 170012, "decoded_by": 1},
+    ],
+)
+def test_logical_replication_is_no_matter_elsewhere(one: dict[str, Any]) -> None:
+    assert bad(_of_site("a", facts(one), 16)) == []
 
 
 def test_a_library_that_is_not_loaded() -> None:

@@ -24,6 +24,7 @@ __all__ = ["Finding", "Level", "doctor"]
 
 MAJORS = (15, 17, 18)
 _SKEW = 1.0  # seconds between clocks that nobody needs to care about
+_STRAY_ABORTS = range(180000, 180007)  # releases with PostgreSQL's bug #19616
 _LONG = 600.0  # seconds in doubt after which nobody seems to care
 _FOREIGN_LONG = 3600.0
 
@@ -119,7 +120,8 @@ def _print(output: Output, findings: Iterable[Finding]) -> None:
 # -- what a site says --------------------------------------------------------------------------------------------
 
 _ONE = """
-    SELECT current_setting('server_version_num')::int / 10000 AS major, current_setting('server_version') AS version,
+    SELECT current_setting('server_version_num')::int AS release, current_setting('server_version') AS version,
+           current_setting('server_version_num')::int / 10000 AS major,
            current_database() AS database, current_user AS role,
            (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser,
            pg_is_in_recovery() AS standby, pg_backend_pid() AS pid,
@@ -131,7 +133,9 @@ _ONE = """
            CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE')
                 THEN EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'pg_mip launcher') END AS launcher,
            (SELECT count(*) FROM pg_class c JOIN pg_am a ON a.oid = c.relam
-            WHERE a.amname = 'mip' AND c.relkind = 'r') AS opted_in
+            WHERE a.amname = 'mip' AND c.relkind = 'r') AS opted_in,
+           (SELECT count(*) FROM pg_replication_slots
+            WHERE slot_type = 'logical' AND database = current_database()) AS decoded_by
 """
 _SETTINGS = """
     SELECT name, setting FROM pg_settings
@@ -212,7 +216,7 @@ def _of_site(site: str, facts: _Facts | Failure, wanted: int) -> Iterator[Findin
         yield Finding(site, "connection", Level.ERROR, f"{facts.kind}: {facts.message}", facts.hint)
         return
     checks: tuple[Check, ...] = (
-        _connection, _library, _extension, _prepared, _durability, _replication, _name, _cleaning, _opted_in,
+        _connection, _library, _extension, _prepared, _durability, _replication, _decoding, _name, _cleaning, _opted_in,
     )  # fmt: skip
     for check in checks:
         yield from check(site, facts, wanted)
@@ -336,6 +340,16 @@ def _replication(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
         yield Finding(site, "replication", Level.OK, what)
     else:
         yield Finding(site, "replication", Level.INFO, "no standby is connected")
+
+
+def _decoding(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+    if facts.one["decoded_by"] and facts.one["release"] in _STRAY_ABORTS:
+        what = (
+            f"PostgreSQL {facts.one['version'].split()[0]} crashes subscribers, whether they take streams or not, by large"
+            " transactions with savepoints, other than requests, that were rolled back (its bug #19616)"
+        )
+        hint = "use a later release; until then, a logical_decoding_work_mem that is larger than such transactions"
+        yield Finding(site, "logical replication", Level.WARNING, what, hint)
 
 
 def _name(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
