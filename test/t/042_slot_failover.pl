@@ -166,8 +166,7 @@ $standby->append_conf(
 	hot_standby_feedback = on
 	primary_slot_name = standby
 	primary_conninfo = '$primary_conn'
-	sync_replication_slots = on
-	log_min_messages = debug1]);
+	sync_replication_slots = off]);
 $standby->start;
 
 # ---- a standby's own slot ----
@@ -201,19 +200,22 @@ $sub->wait_for_subscription_sync($primary, 'moves');
 $sub->poll_query_until('postgres', "SELECT subtwophasestate = 'e' FROM pg_subscription")
   or die 'two_phase is not enabled';
 
-sub is_synced
+# Its first synchronization waits, too.
+prepare('first');
+mip_sql($standby, 'ALTER SYSTEM SET sync_replication_slots = on');
+$standby->reload;
+sub syncs
 {
-	my ($name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	ok( $standby->poll_query_until('postgres',
-			"SELECT count(*) = 1 FROM pg_replication_slots"
-			  . " WHERE slot_name = 'moves' AND synced AND NOT temporary"),
-		"$name: the slot is at the standby");
-	return;
+	my ($how) = @_;
+	return $standby->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM pg_replication_slots"
+		  . " WHERE slot_name = 'moves' AND synced AND $how");
 }
-
+ok(syncs('temporary'), 'the slot comes to the standby');
+decide($primary, 'first', 2);
+$primary->wait_for_catchup('moves');
 mip_sql($primary, 'SELECT pg_log_standby_snapshot()');
-is_synced('nothing in doubt');
+ok(syncs('NOT temporary'), 'it stays there after the decision');
 
 prepare('before');
 decide($primary, 'before', 2);
