@@ -18,20 +18,20 @@
  * Other modes of streaming are harmless: the subscriber puts what it receives
  * into files until it commits.
  *
- * A loser that is decoded after it has been rolled back is for PostgreSQL 18, up
- * to 18.6, a subscriber's death (its bug #19616). Decoding drops the changes of
- * an aborted transaction where it would have put them aside, and marks its
- * subtransactions as streamed, whether anything was or not; their abort is then
- * sent to a subscriber that has never heard of them, nor of the transaction, and
- * need not have asked for streaming: it crashes, and again when it asks again.
- * So we send no abort of what was not streamed, in any version.
- *
  * Both are choices of the output plugin, here made for it. Each instance
  * begins with a record of ours (XLOG_MIP_BEGIN), for which this callback runs.
  * Decoding begins before a transaction's first record or ignores it altogether,
  * so no change or end of an instance is decoded before its begin, in whichever
  * process and however often decoding starts anew. That makes the filter's
  * answer depend on nothing but the gid, as it has to.
+ *
+ * A loser that is decoded after it has been rolled back could be a subscriber's
+ * death. PostgreSQL 18, up to 18.6 (its bug #19616), drops the changes of an
+ * aborted transaction where it would have streamed them or put them aside, and
+ * marks its subtransactions as streamed then, whether anything was or not. Their
+ * abort is sent to a subscriber that has never heard of them, nor of the
+ * transaction, and need not have asked for streams: it crashes, and again when
+ * it comes back. So no abort is sent of what was not streamed, in any release.
  *
  *-------------------------------------------------------------------------
  */

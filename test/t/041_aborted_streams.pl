@@ -133,6 +133,27 @@ for my $streaming (@streaming)
 	is($sub->safe_psql("db_$streaming", 'SELECT * FROM t'),
 		'-1|large below', "streaming = $streaming: the subscriber has the winner's row");
 }
+# ---- half streamed ----
+
+# What begins behind the streamed half is not known to the subscriber either.
+my $loser = session($pub, 'loser');
+$loser->sql("BEGIN; SELECT mip.begin('half', 1); INSERT INTO t"
+	. " SELECT i, repeat('h', 100) FROM generate_series(50001, 52000) i");
+$pub->poll_query_until('postgres',
+	"SELECT stream_txns > 0 FROM pg_stat_replication_slots WHERE slot_name = 's_on'")
+  or die 'nothing is streamed';
+my $sender = mip_sql($pub,
+	"SELECT active_pid FROM pg_replication_slots WHERE slot_name = 's_on'");
+kill 'STOP', $sender;
+$loser->sql(writes(@{ $losers{'large above'} }));
+$loser->sql("SELECT * FROM mip.prepare('', '')");
+$loser->quit;
+mip_sql($pub, "SELECT * FROM mip.rollback('half', 1); INSERT INTO t VALUES (-2, 'after')");
+kill 'CONT', $sender;
+$pub->wait_for_catchup('s_on');
+is($sub->safe_psql('db_on', 'SELECT * FROM t ORDER BY id'),
+	"-2|after\n-1|large below", 'a loser of which a half was streamed');
+
 unlike(slurp_file($_->logfile), qr/TRAP|terminated by signal/, $_->name . ' lives')
   for $pub, $sub;
 
