@@ -11,8 +11,8 @@ from pgmip.cli.doctor import Finding, Level, _between_sites, _Facts, _of_site
 from pgmip.cli.sites import Failure, Kind
 
 ONE = {
-    "major": 15, "release": 150004, "version": "15.4 (Debian)", "database": "d", "role": "r", "superuser": False, "standby": False,
-    "pid": 1, "database_oid": 5, "extension": "0.1", "available": "0.1", "usage": True, "prepared": 0,
+    "major": 15, "release": 150004, "version": "15.4 (Debian)", "database": "d", "role": "r", "superuser": False,
+    "standby": False, "pid": 1, "database_oid": 5, "extension": "0.1", "available": "0.1", "usage": True, "prepared": 0,
     "launcher": True, "opted_in": 1, "decoded_by": 0, "system": "s", "finished": 0,
 }  # fmt: skip
 EIGHTEEN = {"major": 18, "version": "18.6", "decoded_by": 1}

@@ -345,8 +345,8 @@ def _replication(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
 def _decoding(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
     if facts.one["decoded_by"] and facts.one["release"] in _STRAY_ABORTS:
         what = (
-            f"PostgreSQL {facts.one['version'].split()[0]} crashes subscribers, whether they take streams or not, by large"
-            " transactions with savepoints, other than requests, that were rolled back (its bug #19616)"
+            f"PostgreSQL {facts.one['version'].split()[0]} crashes subscribers, whether they take streams or not, by"
+            " large transactions with savepoints, other than requests, that were rolled back (its bug #19616)"
         )
         hint = "use a later release; until then, a logical_decoding_work_mem that is larger than such transactions"
         yield Finding(site, "logical replication", Level.WARNING, what, hint)
