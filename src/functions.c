@@ -170,7 +170,6 @@ mip_begin(PG_FUNCTION_ARGS)
 				 errmsg("mip.begin needs a transaction block"),
 				 errhint("Send BEGIN first.")));
 	mip_instance_begin(xid, xinst, sites_argument(fcinfo));
-	mip_check_own_statement();
 	PG_RETURN_VOID();
 }
 

@@ -6,8 +6,10 @@
  * Refused are statements whose locks would make siblings wait for each other
  * (DDL, LOCK TABLE, TRUNCATE), writes to tables that have not opted in, and
  * whatever follows mip.prepare in the same message, which would silently
- * become part of the prepared transaction. Raw two-phase statements on
- * instances are refused everywhere: they would skip the hand-over.
+ * become part of the prepared transaction, or follows a ROLLBACK, which would
+ * take effect without the instance. mip.begin refuses transactions that have
+ * done before what an instance may not. Raw two-phase statements on instances
+ * are refused everywhere: they would skip the hand-over.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,6 +29,7 @@
 #include "stats.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
+#include "parser/parser.h"
 #include "parser/parsetree.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -298,23 +301,50 @@ check_written_tables(PlannedStmt *stmt)
 	foreach(lc, stmt->resultRelations)
 		check_opted_in_oid(rt_fetch(lfirst_int(lc), stmt->rtable)->relid, "write to");
 
-	/* FOR UPDATE would block; FOR SHARE only what cannot be written anyway */
+	/*
+	 * FOR UPDATE would block; FOR SHARE only what cannot be written anyway. A
+	 * foreign table's markType says nothing of the locks at its server.
+	 */
 	foreach(lc, stmt->rowMarks)
 	{
 		PlanRowMark *mark = lfirst_node(PlanRowMark, lc);
 
-		if (mark->markType <= ROW_MARK_NOKEYEXCLUSIVE && !mark->isParent)
+		if (mark->strength >= LCS_FORNOKEYUPDATE && !mark->isParent)
 			check_opted_in_oid(rt_fetch(mark->rti, stmt->rtable)->relid, "lock rows of");
 	}
 }
 
-void
-mip_check_own_statement(void)
-{
-	ListCell   *lc;
+/* ---- what a transaction has done before mip.begin ---- */
 
-	foreach(lc, ActivePortal->stmts)
-		check_written_tables(lfirst_node(PlannedStmt, lc));
+/*
+ * Has this transaction run a statement that changes or locks rows? Its XID
+ * does not tell of those at other servers, where postgres_fdw commits them
+ * before a commit in one phase is refused.
+ */
+static bool changed;
+
+/* A utility statement that it has executed, and an instance may not */
+static const char *executed;
+
+void
+mip_require_nothing_done(void)
+{
+	if (changed || TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("mip.begin must come before the transaction's first change or row lock")));
+	if (executed)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("mip.begin must come before any %s", executed),
+				 errdetail("A MIP transaction cannot execute it.")));
+}
+
+void
+mip_guard_at_eoxact(void)
+{
+	changed = false;
+	executed = NULL;
 }
 
 /* ---- executor ---- */
@@ -362,6 +392,8 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 		if (desc->plannedstmt->rowMarks && ActivePortal && ActivePortal->visible)
 			check_written_tables(desc->plannedstmt);
 	}
+	else if (desc->plannedstmt->resultRelations || desc->plannedstmt->rowMarks)
+		changed = true;
 	storing_cursor = saved || stores_cursor();
 	enter();
 	PG_TRY();
@@ -430,12 +462,53 @@ refuse_two_phase(const TransactionStmt *stmt)
 				 errhint("Use mip.prepare, mip.commit and mip.rollback.")));
 }
 
-static void
-check_transaction_stmt(TransactionStmt *stmt)
+/* What is behind a statement in its message, but for blanks and comments */
+static bool
+is_followed(PlannedStmt *pstmt, const char *query)
 {
+	return pstmt->stmt_len > 0 &&
+		raw_parser(query + pstmt->stmt_location + pstmt->stmt_len, RAW_PARSE_DEFAULT) != NIL;
+}
+
+/*
+ * Who has an instance's transaction run the statements of others notices that
+ * one of them has ended it, by the state that the server then reports; but
+ * not before the whole message has been executed, nor if there is another
+ * transaction by then. So there must be none.
+ */
+static void
+refuse_successor(PlannedStmt *pstmt, const char *query)
+{
+	if (!mip_in_block())
+		return;
+	if (((TransactionStmt *) pstmt->utilityStmt)->chain)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("a MIP transaction cannot be ended with AND CHAIN"),
+				 errhint("End it with mip.prepare, mip.commit_one_phase or ROLLBACK.")));
+	if (is_followed(pstmt, query))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("no statement may follow the end of a MIP transaction in the same message"),
+				 errdetail("It would take effect without the instance."),
+				 errhint("Send it on its own afterwards.")));
+}
+
+static void
+check_transaction_stmt(PlannedStmt *pstmt, const char *query)
+{
+	TransactionStmt *stmt = (TransactionStmt *) pstmt->utilityStmt;
+
 	switch (stmt->kind)
 	{
+		case TRANS_STMT_COMMIT:
+		case TRANS_STMT_ROLLBACK:
+			refuse_successor(pstmt, query);
+			break;
 		case TRANS_STMT_PREPARE:
+			refuse_successor(pstmt, query);
+			refuse_two_phase(stmt);
+			break;
 		case TRANS_STMT_COMMIT_PREPARED:
 		case TRANS_STMT_ROLLBACK_PREPARED:
 			refuse_two_phase(stmt);
@@ -458,27 +531,22 @@ check_copy(CopyStmt *stmt)
 	}
 }
 
-/* Has this transaction locked tables so that a sibling could not write to them? */
-static bool locked_table;
-
-bool
-mip_has_locked_table(void)
+/* EXPLAIN may run, or be about, another utility statement. */
+static Node *
+explained(Node *stmt)
 {
-	return locked_table;
+	Query	   *query;
+
+	if (!IsA(stmt, ExplainStmt))
+		return stmt;
+	query = castNode(Query, ((ExplainStmt *) stmt)->query);
+	return query->utilityStmt ? query->utilityStmt : stmt;
 }
 
-void
-mip_guard_at_eoxact(void)
+/* Everything else is not known to be harmless beside siblings. */
+static bool
+is_harmless(Node *stmt)
 {
-	locked_table = false;
-}
-
-/* Everything that is not known to be harmless beside siblings is refused. */
-static void
-check_utility(Node *stmt)
-{
-	Query	   *explained;
-
 	switch (nodeTag(stmt))
 	{
 		case T_TransactionStmt:
@@ -495,22 +563,38 @@ check_utility(Node *stmt)
 		case T_CallStmt:
 		case T_CheckPointStmt:
 		case T_LoadStmt:
-			break;
 		case T_CopyStmt:
-			check_copy((CopyStmt *) stmt);
-			break;
 		case T_ExplainStmt:
-			explained = castNode(Query, ((ExplainStmt *) stmt)->query);
-			if (explained->utilityStmt)
-				check_utility(explained->utilityStmt);
-			break;
+			return true;
 		default:
-			ereport(ERROR,
-					(errcode(ERRCODE_MIP_NOT_USABLE),
-					 errmsg("cannot execute %s in a MIP transaction",
-							GetCommandTagName(CreateCommandTag(stmt))),
-					 errdetail("Instances of one request would wait for each other.")));
+			return false;
 	}
+}
+
+/* In an instance */
+static void
+check_utility(Node *stmt)
+{
+	if (!is_harmless(stmt))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("cannot execute %s in a MIP transaction",
+						GetCommandTagName(CreateCommandTag(stmt))),
+				 errdetail("Instances of one request would wait for each other.")));
+	if (IsA(stmt, CopyStmt))
+		check_copy((CopyStmt *) stmt);
+}
+
+/* Outside of one. The locks of reads and writes keep no sibling waiting. */
+static void
+note_utility(Node *stmt)
+{
+	if (IsA(stmt, CopyStmt))
+		changed |= ((CopyStmt *) stmt)->is_from;
+	else if (IsA(stmt, LockStmt) && ((LockStmt *) stmt)->mode <= RowExclusiveLock)
+		return;
+	else if (!is_harmless(stmt))
+		executed = GetCommandTagName(CreateCommandTag(stmt));
 }
 
 /* ROLLBACK must work for a doomed instance, too. */
@@ -534,14 +618,14 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	Portal		saved = execute_portal;
 
 	if (IsA(stmt, TransactionStmt))
-		check_transaction_stmt((TransactionStmt *) stmt);
-	if (IsA(stmt, LockStmt) && ((LockStmt *) stmt)->mode > RowExclusiveLock)
-		locked_table = true;
-	if (mip_in_transaction() && IsTransactionState() &&
-		!(is_rollback(stmt) && mip_mine.ending == MIP_RUNNING))
+		check_transaction_stmt(pstmt, query);
+	if (!mip_in_transaction())
+		note_utility(explained(stmt));
+	else if (IsTransactionState() &&
+			 !(is_rollback(stmt) && mip_mine.ending == MIP_RUNNING))
 	{
 		check_may_execute();
-		check_utility(stmt);
+		check_utility(explained(stmt));
 	}
 	if (IsA(stmt, ExecuteStmt))
 		execute_portal = ActivePortal;

@@ -26,11 +26,11 @@ extern void mip_require_whole(const char *function);
 /* Is this the portal of a simple query? */
 extern bool mip_in_simple_query(Portal portal);
 
-/* To be called by mip.begin: the rest of its own statement is to obey, too. */
-extern void mip_check_own_statement(void);
-
-/* Has this transaction done LOCK TABLE, in a mode that siblings would wait for? */
-extern bool mip_has_locked_table(void);
+/*
+ * Errors out if this transaction has changed something, or executed what an
+ * instance may not: to be called by mip.begin.
+ */
+extern void mip_require_nothing_done(void);
 extern void mip_guard_at_eoxact(void);
 
 #endif							/* MIP_GUARD_H */

@@ -68,15 +68,39 @@ check_may_begin(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("mip.begin cannot be called inside a savepoint or an EXCEPTION block")));
-	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("mip.begin must come before the transaction's first change or row lock")));
-	if (mip_has_locked_table())
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("mip.begin must come before any LOCK TABLE"),
-				 errdetail("Instances of one request would wait for each other.")));
+	mip_require_nothing_done();
+}
+
+static bool in_block;
+
+bool
+mip_in_block(void)
+{
+	return in_block;
+}
+
+static void
+leave_block(void *arg)
+{
+	in_block = false;
+}
+
+/* PostgreSQL drops a transaction's memory when it is altogether over. */
+static void
+call_when_over(MemoryContextCallbackFunction function)
+{
+	MemoryContextCallback *callback =
+		MemoryContextAllocZero(TopTransactionContext, sizeof(MemoryContextCallback));
+
+	callback->func = function;
+	MemoryContextRegisterResetCallback(TopTransactionContext, callback);
+}
+
+static void
+enter_block(void)
+{
+	call_when_over(leave_block);
+	in_block = true;
 }
 
 static void
@@ -144,6 +168,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	check_may_begin();
 	mip_registry_ensure();
 
+	enter_block();
 	(void) GetTopTransactionId();
 	mip_log_begin(xinst);
 	/* heap does not do this for key updates, and we make lockers of updaters */
@@ -325,7 +350,6 @@ mip_instance_commit_one_phase(text *request, text *result)
 
 /* ---- the callback's step ---- */
 
-/* PostgreSQL drops a transaction's memory when it is altogether over. */
 static void
 after_prepare(void *arg)
 {
@@ -340,11 +364,7 @@ after_prepare(void *arg)
 static void
 unlock_after_prepare(void)
 {
-	MemoryContextCallback *callback =
-		MemoryContextAllocZero(TopTransactionContext, sizeof(MemoryContextCallback));
-
-	callback->func = after_prepare;
-	MemoryContextRegisterResetCallback(TopTransactionContext, callback);
+	call_when_over(after_prepare);
 }
 
 /*

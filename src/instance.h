@@ -47,6 +47,12 @@ mip_in_transaction(void)
 	return mip_mine.inst != NULL;
 }
 
+/*
+ * Has this transaction block begun an instance? That is so also once it has
+ * failed, until the client has ended the block.
+ */
+extern bool mip_in_block(void);
+
 /* May siblings of my instance be alive? One read of shared memory. */
 static inline bool
 mip_have_siblings(void)

@@ -72,6 +72,36 @@ async def test_nothing_runs_after_a_transaction_that_was_ended(server: Server, s
     shop.assert_clean()
 
 
+_LEAVES = {
+    "a statement behind": ["ROLLBACK; {order}"],
+    "out and back": ["ROLLBACK; BEGIN; {order}; COMMIT; BEGIN; {begin}"],
+    "chain": ["ROLLBACK AND CHAIN", "{order}", "COMMIT"],
+    "chain and back": ["ROLLBACK AND CHAIN", "{order}", "COMMIT AND CHAIN", "{begin}"],
+    "failed": ["SELECT 1 / 0", "COMMIT; BEGIN; {order}; COMMIT; BEGIN; {begin}"],
+    "failed, chain": ["SELECT 1 / 0", "COMMIT AND CHAIN", "{order}", "COMMIT"],
+}
+
+
+@pytest.mark.parametrize("name", _LEAVES)
+async def test_out_of_its_transaction_and_back(server: Server, shop: Shop, name: str) -> None:
+    """What would take effect in between is refused, and the attempt fails, whatever the handler makes of the errors."""
+    app, xid = server(), f"leaves: {name}"
+
+    @app.transaction(sites=("store", "bank"))
+    async def leaves(tx: Tx, request: Any) -> None:
+        order = f"INSERT INTO orders (xid, xinst, qty) VALUES ('{tx.xid}', {tx.xinst}, 0)"
+        begin = f"SELECT mip.begin('{tx.xid}', {tx.xinst}, '{{bank,store}}')"
+        await tx.store.execute("SELECT 1")
+        for statement in _LEAVES[request]:
+            with contextlib.suppress(psycopg.Error):
+                await tx.store.execute(statement.format(order=order, begin=begin).encode())
+
+    with pytest.raises(NothingHappened):
+        await app.submit("leaves", name, xid=xid)
+    shop.assert_never(xid)
+    shop.assert_clean()
+
+
 async def test_a_handler_that_prepares_by_itself(server: Server, shop: Shop) -> None:
     app = server()
 

@@ -45,9 +45,40 @@ BEGIN READ ONLY;
 SELECT mip.begin('e1', 1);
 :code
 ROLLBACK;
+-- also a change of nothing
+BEGIN;
+UPDATE t SET v = 1 WHERE id = 99;
+SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
+BEGIN;
+SAVEPOINT a;
+DO $$ BEGIN DELETE FROM t WHERE id = 99; END $$;
+ROLLBACK TO a;
+RELEASE a;
+SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
+BEGIN;
+SELECT * FROM t WHERE id = 99 FOR KEY SHARE;
+SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
+BEGIN;
+COPY t FROM PROGRAM 'true';
+SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
+SELECT 1 AS one FROM t WHERE id = 99 FOR UPDATE\; BEGIN\; SELECT mip.begin('e1', 1);
+:code
+ROLLBACK;
 -- reads before it are fine
 BEGIN;
+SET LOCAL work_mem = '1MB';
 SELECT count(*) FROM t;
+EXPLAIN (COSTS OFF) UPDATE t SET v = 1;
+LOCK TABLE t IN ROW EXCLUSIVE MODE;
+COPY (SELECT 1) TO STDOUT;
 SELECT mip.begin('e1', 1);
 ROLLBACK;
 BEGIN; SELECT mip.begin('e1', 1); ROLLBACK;
@@ -146,9 +177,64 @@ COMMIT AND CHAIN;
 ROLLBACK;
 BEGIN;
 SELECT mip.begin('e6', 1);
-ROLLBACK AND CHAIN;
-SELECT mip.begin('e6', 1);
+PREPARE TRANSACTION 'raw'\; SELECT 1;
+:code
 ROLLBACK;
+SELECT * FROM mip.instances('e6');
+-- What follows a ROLLBACK would take effect without it, unnoticed by whoever
+-- has let others give statements to the instance
+BEGIN;
+SELECT mip.begin('e6', 1);
+ROLLBACK\; INSERT INTO t VALUES (6, 6);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e6', 1);
+SELECT 1 AS one\; abort work /* out */ \; -- and back
+\; BEGIN\; INSERT INTO t VALUES (6, 6)\; COMMIT\; BEGIN\; SELECT mip.begin('e6', 1);
+:code
+ROLLBACK;
+BEGIN\; SELECT mip.begin('e6', 1)\; ROLLBACK\; INSERT INTO t VALUES (6, 6);
+:code
+ROLLBACK;
+SELECT mip.begin('e6', 1)\; ROLLBACK\; INSERT INTO t VALUES (6, 6);
+:code
+BEGIN;
+SELECT mip.begin('e6', 1);
+ROLLBACK AND CHAIN;
+:code
+INSERT INTO t VALUES (6, 6);
+ROLLBACK;
+-- also once it has failed, whatever ends it
+BEGIN;
+SELECT mip.begin('e6', 1);
+SELECT 1 / 0;
+ROLLBACK\; INSERT INTO t VALUES (6, 6);
+:code
+COMMIT\; INSERT INTO t VALUES (6, 6);
+:code
+PREPARE TRANSACTION 'raw'\; INSERT INTO t VALUES (6, 6);
+:code
+ROLLBACK AND CHAIN;
+:code
+COMMIT AND CHAIN;
+:code
+INSERT INTO t VALUES (6, 6);
+COMMIT;
+-- at the end of a message, and in savepoints, as ever; and in other transactions
+BEGIN;
+SELECT mip.begin('e6', 1);
+SAVEPOINT a\; SELECT 1 AS one\; ROLLBACK TO a\; RELEASE a\; SELECT 2 AS two;
+SELECT 3 AS three\; ROLLBACK; -- the end
+BEGIN;
+SELECT mip.begin('e6', 1);
+SELECT 1 / 0;
+ROLLBACK \; \; -- the end
+;
+BEGIN;
+SELECT 1 / 0;
+ROLLBACK\; SELECT 1 AS one\; BEGIN\; ROLLBACK AND CHAIN\; COMMIT;
+SELECT * FROM t WHERE id = 6;
 SELECT * FROM mip.instances('e6');
 -- raw two-phase statements on instances
 BEGIN;

@@ -161,11 +161,61 @@ SELECT mip.begin('n9', 1);
 UPDATE ft SET v = 9 WHERE id = 101;
 :code
 ROLLBACK;
+-- nor may it lock rows there
+BEGIN;
+SELECT mip.begin('n9', 1);
+SELECT v FROM ft WHERE id = 101 FOR SHARE;
+SELECT v FROM ft WHERE id = 101 FOR UPDATE;
+:code
+ROLLBACK;
+BEGIN;
+DECLARE locked CURSOR FOR SELECT v FROM ft WHERE id = 101 FOR NO KEY UPDATE;
+SELECT mip.begin('n9', 1);
+FETCH locked;
+:code
+ROLLBACK;
+-- What was done there before would be committed though the instance is not.
+CREATE TABLE pf (id int, v int) PARTITION BY RANGE (id);
+CREATE FOREIGN TABLE pf1 PARTITION OF pf FOR VALUES FROM (0) TO (1000) SERVER mip_loop OPTIONS (table_name 't');
+CREATE TABLE pl (id int, v int) USING mip;
+CREATE FOREIGN TABLE pl1 () INHERITS (pl) SERVER mip_loop OPTIONS (table_name 't');
+CREATE FUNCTION write_there() RETURNS int LANGUAGE sql AS 'UPDATE ft SET v = 9 WHERE id = 101 RETURNING v';
+\set VERBOSITY terse
+\o /dev/null
+SELECT 'BEGIN', sql, 'SELECT mip.begin(''n9'', 1)', 'ROLLBACK' FROM unnest(ARRAY[
+	'UPDATE ft SET v = 9 WHERE id = 101', 'UPDATE ft SET v = 9 + random() WHERE id = 101', 'INSERT INTO ft VALUES (201, 9)',
+	'INSERT INTO pf VALUES (201, 9)', 'UPDATE pf SET v = 9 WHERE id = 101', 'UPDATE pl SET v = 9 WHERE id = 101',
+	'DELETE FROM ft WHERE id = 101', 'WITH d AS (DELETE FROM ft WHERE id = 101 RETURNING id) SELECT count(*) FROM d',
+	'COPY ft FROM PROGRAM ''echo 201,9'' CSV', 'COPY pf FROM PROGRAM ''echo 201,9'' CSV', 'TRUNCATE ft',
+	'SELECT v FROM ft WHERE id = 101 FOR UPDATE', 'SELECT write_there()', 'DO ''BEGIN PERFORM write_there(); END''',
+	'PREPARE s AS UPDATE ft SET v = 9; EXECUTE s; DEALLOCATE s', 'EXPLAIN ANALYZE UPDATE ft SET v = 9 WHERE id = 101']) sql
+\gexec
+\o
+-- nor from the statement that begins
+BEGIN;
+SELECT mip.begin('n9', 1) FROM write_there();
+ROLLBACK;
+BEGIN;
+INSERT INTO ft SELECT 201, 9 FROM mip.begin('n9', 1);
+ROLLBACK;
+\set VERBOSITY default
+SELECT count(*), sum(v) FROM t;
+-- but it may have been read
+BEGIN;
+SELECT v FROM ft WHERE id = 101;
+SELECT mip.begin('n9', 1);
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+BEGIN;
+SELECT v FROM ft WHERE id = 101;
+SELECT mip.begin('n10', 1);
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
 SELECT test.close('a', 'b', 'c', 'u');
 \set VERBOSITY terse
+DROP FUNCTION write_there;
 DROP SERVER mip_loop CASCADE;
 DROP MATERIALIZED VIEW mv;
-DROP TABLE t, p, p2, unlogged;
+DROP TABLE t, p, p2, unlogged, pf, pl;
 DROP TABLESPACE mip_space;
 DROP FUNCTION am;
 DROP EXTENSION pgstattuple, pgrowlocks, pg_visibility, pageinspect, postgres_fdw;

@@ -84,6 +84,12 @@ BEGIN;
 PREPARE begins AS INSERT INTO theirs SELECT 5, 0 FROM mip.begin('refused', 1);
 EXECUTE begins;
 ROLLBACK;
+-- nor before it in the same transaction
+SELECT 'BEGIN', sql, 'SELECT mip.begin(''refused'', 1)', 'ROLLBACK' FROM unnest(ARRAY[
+	'LISTEN x', 'NOTIFY x', 'UNLISTEN x', 'LOCK TABLE theirs', 'LOCK TABLE ours IN SHARE UPDATE EXCLUSIVE MODE', 'ANALYZE ours',
+	'DISCARD PLANS', 'DO ''BEGIN NOTIFY x; END''', 'TRUNCATE log', 'CREATE TEMP TABLE x (i int)', 'DELETE FROM theirs WHERE false',
+	'EXPLAIN ANALYZE DELETE FROM theirs WHERE false', 'EXPLAIN CREATE TABLE x AS SELECT 1']) sql
+\gexec
 \o
 \set VERBOSITY sqlstate
 \o /dev/null
