@@ -247,7 +247,10 @@ is_usable(Relation rel)
 		rel->rd_rel->relpersistence != RELPERSISTENCE_UNLOGGED;
 }
 
-/* `rel` is open. Partitions may be reached by tuple routing at any time. */
+/*
+ * `rel` is open. Partitions may be reached by tuple routing at any time; those
+ * that are attached meanwhile are checked afterwards.
+ */
 static void
 check_opted_in(Relation rel, const char *what)
 {
@@ -312,6 +315,15 @@ check_written_tables(PlannedStmt *stmt)
 		if (mark->strength >= LCS_FORNOKEYUPDATE && !mark->isParent)
 			check_opted_in_oid(rt_fetch(mark->rti, stmt->rtable)->relid, "lock rows of");
 	}
+}
+
+static void
+check_routed_tables(EState *estate)
+{
+	ListCell   *lc;
+
+	foreach(lc, estate->es_tuple_routing_result_relations)
+		check_opted_in(((ResultRelInfo *) lfirst(lc))->ri_RelationDesc, "write to");
 }
 
 /* ---- what a transaction has done before mip.begin ---- */
@@ -426,6 +438,8 @@ mip_ExecutorFinish(QueryDesc *desc)
 			prev_executor_finish(desc);
 		else
 			standard_ExecutorFinish(desc);
+		if (mip_in_transaction())
+			check_routed_tables(desc->estate);
 	}
 	PG_CATCH();
 	{
@@ -639,6 +653,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		else
 			standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 									env, dest, qc);
+		if (mip_in_transaction() && IsA(stmt, CopyStmt))
+			check_copy((CopyStmt *) stmt);
 	}
 	PG_CATCH();
 	{

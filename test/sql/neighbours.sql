@@ -200,6 +200,26 @@ INSERT INTO ft SELECT 201, 9 FROM mip.begin('n9', 1);
 ROLLBACK;
 \set VERBOSITY default
 SELECT count(*), sum(v) FROM t;
+-- nor by tuple routing to what has become a partition meanwhile
+CREATE TABLE pr (id int, v int) PARTITION BY RANGE (id);
+CREATE TABLE ps PARTITION OF pr FOR VALUES FROM (0) TO (1000) PARTITION BY RANGE (id);
+CREATE TABLE ps1 PARTITION OF ps FOR VALUES FROM (0) TO (10) USING mip;
+CREATE FUNCTION attach() RETURNS int LANGUAGE sql AS $$
+	SELECT length(test.run('u', 'ALTER TABLE ps ATTACH PARTITION ft FOR VALUES FROM (10) TO (1000)')) $$;
+BEGIN;
+SELECT mip.begin('n9', 1);
+INSERT INTO pr SELECT 500, attach();
+:code
+ROLLBACK;
+ALTER TABLE ps DETACH PARTITION ft;
+ALTER TABLE pr ALTER v SET DEFAULT attach();
+BEGIN;
+SELECT mip.begin('n9', 1);
+COPY pr (id) FROM PROGRAM 'echo 500';
+:code
+ROLLBACK;
+ALTER TABLE ps DETACH PARTITION ft;
+SELECT count(*), sum(v) FROM t;
 -- but it may have been read
 BEGIN;
 SELECT v FROM ft WHERE id = 101;
@@ -212,10 +232,9 @@ SELECT * FROM mip.prepare(NULL, NULL);
 :code
 SELECT test.close('a', 'b', 'c', 'u');
 \set VERBOSITY terse
-DROP FUNCTION write_there;
 DROP SERVER mip_loop CASCADE;
 DROP MATERIALIZED VIEW mv;
-DROP TABLE t, p, p2, unlogged, pf, pl;
+DROP TABLE t, p, p2, unlogged, pf, pl, pr;
 DROP TABLESPACE mip_space;
-DROP FUNCTION am;
+DROP FUNCTION am, write_there, attach;
 DROP EXTENSION pgstattuple, pgrowlocks, pg_visibility, pageinspect, postgres_fdw;
