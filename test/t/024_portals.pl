@@ -150,6 +150,25 @@ for my $form (sort keys %stored)
 	is(states($node, $form), '1 prepared', "$form: is not prepared");
 }
 
+# ---- leaving ----
+
+# Nothing takes the place of an instance within a message, and a ROLLBACK is one.
+for my $failed ('', 'SELECT 1 / 0')
+{
+	connect_to();
+	query('BEGIN');
+	query("SELECT mip.begin('left', 1)");
+	query($failed) if $failed;
+	my $what = $failed ? 'failed' : 'running';
+	like(query('ROLLBACK; BEGIN; INSERT INTO t VALUES (2)'), qr/E\(MP006\)ZE/, "$what: and back, refused");
+	execute('', 'ROLLBACK AND CHAIN', 0);
+	like(sync(), qr/E\(MP006\)ZE/, "$what: AND CHAIN, refused");
+	execute('', 'ROLLBACK; -- the end', 0);
+	is(sync(), '12CZI', "$what: ROLLBACK");
+	like(query('BEGIN; ROLLBACK; SELECT 1'), qr/ZI$/, "$what: other transactions are free");
+}
+is(mip_sql($node, 'SELECT count(*) FROM t'), 0, 'nothing was changed');
+
 # ---- refusing ----
 
 # What is told of a refusal is durable, and the family's lock is not the client's.
