@@ -108,7 +108,7 @@ finish(const char *xid, MiptEntry *entry, bool commit, bool flush)
 }
 
 static void
-refuse_other_hand_over(List *entries, int64 winner)
+refuse_other_hand_over(const char *xid, List *entries, int64 winner)
 {
 	ListCell   *lc;
 
@@ -118,16 +118,7 @@ refuse_other_hand_over(List *entries, int64 winner)
 
 		if (entry->state == MIP_PREPARED && entry->xinst != winner &&
 			mip_hand_over_begun(entry->links))
-		{
-			mip_make_durable();
-			ereport(ERROR,
-					(errcode(ERRCODE_MIP_COMMITTED),
-					 errmsg("instance " INT64_FORMAT " of this family is being committed",
-							entry->xinst),
-					 errdetail_internal("{\"xinst\": " INT64_FORMAT ", \"result\": null}",
-										entry->xinst),
-					 errhint("Call mip.commit for that instance.")));
-		}
+			mipt_raise_committed(xid, entry);
 	}
 }
 
@@ -141,7 +132,7 @@ validate(const char *xid, List *entries, int64 winner)
 	if (committed)
 	{
 		if (committed->xinst != winner)
-			mipt_raise_committed(committed);
+			mipt_raise_committed(xid, committed);
 		return committed;
 	}
 	/* removed, so it was committed at every site */
@@ -153,7 +144,7 @@ validate(const char *xid, List *entries, int64 winner)
 				 errmsg("instance " INT64_FORMAT " of family \"%s\" is not prepared here",
 						winner, xid),
 				 errhint("Only an instance that is prepared at every site may be committed.")));
-	refuse_other_hand_over(entries, winner);
+	refuse_other_hand_over(xid, entries, winner);
 	return entry;
 }
 
@@ -403,7 +394,7 @@ static void
 give_up(const char *xid, List *entries, MiptEntry *entry)
 {
 	if (entry->state == MIP_COMMITTED)
-		mipt_raise_committed(entry);
+		mipt_raise_committed(xid, entry);
 	if (entry->state == MIP_PREPARED)
 	{
 		/* once another has committed, VACUUM may have had the base versions */

@@ -374,28 +374,6 @@ append_json(StringInfo buf, const text *value)
 	pfree(json.data);
 }
 
-void
-mipt_raise_committed(const MiptEntry *entry)
-{
-	StringInfoData detail;
-
-	mip_wait_until_durable();
-	initStringInfo(&detail);
-	appendStringInfo(&detail, "{\"xinst\": " INT64_FORMAT ", \"result\": ", entry->xinst);
-	if (entry->result)
-		append_json(&detail, entry->result);
-	else
-		appendStringInfoString(&detail, "null");
-	appendStringInfoChar(&detail, '}');
-	mip_count(MIP_COUNT_REFUSED_COMMITTED);
-	ereport(ERROR,
-			(errcode(ERRCODE_MIP_COMMITTED),
-			 errmsg("instance " INT64_FORMAT " of this family has been committed", entry->xinst),
-			 errdetail_internal("%s", detail.data),
-			 errdetail_log("The result is not logged."),
-			 errhint("Its result is the result of the request.")));
-}
-
 static void
 raise_acknowledged(const char *xid)
 {
@@ -406,6 +384,39 @@ raise_acknowledged(const char *xid)
 			 errmsg("request \"%s\" has been committed and acknowledged", xid),
 			 errdetail_internal("{\"reason\": \"acknowledged\"}"),
 			 errhint("Its result is not kept any more.")));
+}
+
+/* A null result is told only if it is the request's: who reads it answers it. */
+void
+mipt_raise_committed(const char *xid, const MiptEntry *entry)
+{
+	bool		to_come = entry->state == MIP_PREPARED;
+	StringInfoData detail;
+
+	if (entry->acknowledged)
+		raise_acknowledged(xid);
+	if (to_come)
+		mip_make_durable();
+	else
+		mip_wait_until_durable();
+	initStringInfo(&detail);
+	appendStringInfo(&detail, "{\"xinst\": " INT64_FORMAT ", \"result\": ", entry->xinst);
+	if (entry->result)
+		append_json(&detail, entry->result);
+	else
+		appendStringInfoString(&detail, "null");
+	appendStringInfoChar(&detail, '}');
+	mip_count(MIP_COUNT_REFUSED_COMMITTED);
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_COMMITTED),
+			 to_come ?
+			 errmsg("instance " INT64_FORMAT " of this family is being committed", entry->xinst) :
+			 errmsg("instance " INT64_FORMAT " of this family has been committed", entry->xinst),
+			 errdetail_internal("%s", detail.data),
+			 errdetail_log("The result is not logged."),
+			 to_come ?
+			 errhint("Call mip.commit for that instance: its result is the result of the request.") :
+			 errhint("Its result is the result of the request.")));
 }
 
 static void
@@ -424,10 +435,8 @@ mipt_check_undecided(const char *xid, List *entries)
 {
 	MiptEntry  *committed = mipt_committed(entries);
 
-	if (committed && committed->acknowledged)
-		raise_acknowledged(xid);
 	if (committed)
-		mipt_raise_committed(committed);
+		mipt_raise_committed(xid, committed);
 }
 
 void

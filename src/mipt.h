@@ -109,6 +109,10 @@ extern void mipt_check_may_end(const char *xid, List *entries, int64 xinst,
 /* Other rules: nothing is committed; all instances name the same sites. */
 extern void mipt_check_undecided(const char *xid, List *entries);
 extern void mipt_check_sites(const char *xid, List *entries, ArrayType *sites);
-pg_noreturn extern void mipt_raise_committed(const MiptEntry *entry);
+/*
+ * The request's result is this one's, which is committed here, or prepared and no
+ * other can be any more (mip_hand_over_begun).
+ */
+pg_noreturn extern void mipt_raise_committed(const char *xid, const MiptEntry *entry);
 
 #endif							/* MIP_MIPT_H */

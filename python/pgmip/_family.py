@@ -17,7 +17,15 @@ from ._connection import Connection
 from ._json import parse
 from ._pool import Pool, at_site
 from ._sites import at_each_site
-from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, SITES_DIFFER, may_be_held_up, sqlstate
+from ._sqlstate import (
+    EXPIRED,
+    FAMILY_COMMITTED,
+    NOT_USABLE,
+    SITES_DIFFER,
+    is_acknowledged,
+    may_be_held_up,
+    sqlstate,
+)
 from .decision import Entry, Mipts, State, Winner, decide, highest, live
 from .exceptions import (
     Cancelled,
@@ -429,9 +437,9 @@ class Family:
                     )
                 return None
             except psycopg.Error as error:
-                if sqlstate(error) == EXPIRED:
+                if sqlstate(error) == EXPIRED and not is_acknowledged(error):
                     return None  # committed there, and removed since
-                if sqlstate(error) in (FAMILY_COMMITTED, NOT_USABLE):
+                if sqlstate(error) in (FAMILY_COMMITTED, NOT_USABLE, EXPIRED):
                     raise ProtocolViolation(
                         f"site {site!r} does not accept instance {xinst}, the winner: {error}", xid=self.xid
                     ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ __all__ = [
     "FAMILY_COMMITTED",
     "NOT_USABLE",
     "SITES_DIFFER",
+    "is_acknowledged",
     "is_definite",
     "is_protocol",
     "is_retryable",
@@ -31,7 +33,7 @@ _RETRYABLE = frozenset(
         FAMILY_COMMITTED,
         "MP002",  # superseded by a higher instance
         "MP004",  # instance id already used
-        "MP005",  # a sibling was committed meanwhile
+        "MP005",  # ended so that a sibling could be committed, or given up
         "26000",  # somebody has dropped our prepared statements; the connection goes, too
         "40001",  # serialization failure
         "40P01",  # deadlock
@@ -50,6 +52,11 @@ _HELD_UP = frozenset({"40P01", "55P03", "57014"})
 
 def sqlstate(error: BaseException | None) -> str | None:
     return error.sqlstate if isinstance(error, psycopg.Error) else None
+
+
+def is_acknowledged(error: psycopg.Error) -> bool:
+    """Whether a site says that the request is committed and acknowledged there, which is no word on whose commit."""
+    return error.sqlstate == EXPIRED and json.loads(error.diag.message_detail or "{}").get("reason") == "acknowledged"
 
 
 def is_protocol(error: BaseException | None) -> bool:

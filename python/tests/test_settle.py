@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from shop import Shop
 
-from pgmip import App, Cancelled, Expired, KeyReused, Resolution, Step, Tx, Unknown
+from pgmip import App, Cancelled, Expired, KeyReused, ProtocolViolation, Resolution, Step, Tx, Unknown
 from pgmip._family import Family
 from pgmip.xinst import new_xid, xid_time
 
@@ -257,6 +257,27 @@ async def test_a_winner_that_one_site_has_removed(server: Server, shop: Shop) ->
     assert await server().settle(xid) == Resolution(cancelled=False, result=result)
     shop.assert_once(xid, result)
     shop.assert_clean()
+
+
+async def test_a_site_has_committed_and_acknowledged_another_winner(server: Server, shop: Shop) -> None:
+    """Against the rules, and not to be taken for a winner that the site has removed."""
+    xid = new_xid()
+    bank = shop.clusters["bank"]
+
+    def meddle(step: Step) -> None:
+        if step.name == "prepared-all":
+            other = step.xinst + 1
+            bank.run_sql(f"SELECT FROM mip.rollback('{xid}', {step.xinst})")
+            begin = f"BEGIN; SELECT mip.begin('{xid}', {other}, '{{bank,store}}')"
+            bank.run_sql(f"{begin}; SELECT FROM mip.prepare(NULL, NULL)")
+            bank.run_sql(f"SELECT FROM mip.commit('{xid}', {other})")
+            bank.run_sql(f"SELECT mip.acknowledge('{xid}')")
+
+    app = server()
+    app.on_step(meddle)
+    with pytest.raises(ProtocolViolation, match="does not accept instance"):
+        await app.submit("buy", BUY, xid=xid)
+    shop.reset()
 
 
 # -- what has expired --------------------------------------------------------------------------------------------

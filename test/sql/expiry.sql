@@ -67,7 +67,9 @@ ROLLBACK;
 -- again, as everything may be repeated
 SELECT mip.acknowledge('ack');
 SELECT xinst, state, result, acknowledged FROM mip.commit('ack', 1);
+-- another winner, or none: that the result is gone is told, not a null one
 SELECT mip.commit('ack', 2);
+SELECT mip.rollback('ack', 1);
 
 -- Entries of losers go, too.
 BEGIN; SELECT mip.begin('ack losers', 1);
