@@ -29,9 +29,9 @@
 #define EVICT_PATIENCE_MS	2000
 #define LONGEST_NAP_MS		50
 
-/* Dooms the active instances whose being `xinst` equals `that`. */
+/* Dooms an active instance that is given up, or all others than one that is to be committed. */
 static void
-doom(const char *xid, int64 xinst, bool that)
+doom(const char *xid, int64 xinst, MipDoom why)
 {
 	MipFamily  *family;
 	int			n = 0;
@@ -43,11 +43,12 @@ doom(const char *xid, int64 xinst, bool that)
 	{
 		MipInstance *inst = &mip_registry->slots[slot];
 
-		if (MipInstanceIsPrepared(inst) || (inst->xinst == xinst) != that)
+		if (MipInstanceIsPrepared(inst) ||
+			(inst->xinst == xinst) != (why == MIP_DOOMED_GIVEN_UP))
 			continue;
 		if (!inst->doomed)
 			n++;
-		inst->doomed = true;
+		inst->doomed = why;
 	}
 	LWLockRelease(mip_registry->lock);
 	mip_count_many(MIP_COUNT_DOOMED, n);
@@ -56,13 +57,13 @@ doom(const char *xid, int64 xinst, bool that)
 void
 mip_doom_others(const char *xid, int64 winner)
 {
-	doom(xid, winner, false);
+	doom(xid, winner, MIP_DOOMED_FOR_SIBLING);
 }
 
 void
 mip_doom_one(const char *xid, int64 loser)
 {
-	doom(xid, loser, true);
+	doom(xid, loser, MIP_DOOMED_GIVEN_UP);
 }
 
 /* A cancel does not reach who sends or reads in the middle of a statement. */

@@ -40,6 +40,14 @@ typedef struct MipFamily
  */
 #define MIP_SITES_KEPT	256
 
+/* Why an active instance must not go on: so that a sibling can be committed, or because it was given up. */
+typedef enum MipDoom
+{
+	MIP_NOT_DOOMED,
+	MIP_DOOMED_FOR_SIBLING,
+	MIP_DOOMED_GIVEN_UP
+} MipDoom;
+
 /* A living instance. Fields change under the registry lock only. */
 typedef struct MipInstance
 {
@@ -54,7 +62,7 @@ typedef struct MipInstance
 	TimestampTz prepared;		/* when it was; valid if it is */
 	int			site_bytes;		/* 0: the site set is not kept here */
 	char		site_set[MIP_SITES_KEPT];	/* an array of text */
-	volatile bool doomed;		/* a sibling has won: must not go on */
+	volatile MipDoom doomed;
 	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
 	volatile bool running;		/* executes a statement right now */
 	volatile int told;			/* how many errors have said `doomed` */

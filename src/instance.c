@@ -42,10 +42,12 @@ mip_doomed_error(void)
 	mip_mine.inst->told++;
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_DOOMED),
-			 errmsg("this instance has lost to a sibling"),
+			 mip_mine.inst->doomed == MIP_DOOMED_GIVEN_UP ?
+			 errmsg("this instance has been given up") :
+			 errmsg("this instance was ended so that a sibling could be committed"),
 			 errdetail("Instance " INT64_FORMAT " of family \"%s\" cannot go on.",
 					   mip_mine.xinst, mip_mine.xid),
-			 errhint("Read the winner's result with mip.instances. If its commit has failed, retry the request as a new instance.")));
+			 errhint("Read the MIPT with mip.instances: a committed sibling's result is the result of the request. If there is none, retry as a new instance.")));
 }
 
 /* ---- begin ---- */

@@ -167,7 +167,7 @@ _SQLSTATES = {
     "MP002": "superseded",
     "MP003": "sites_differ",
     "MP004": "instance_used",
-    "MP005": "sibling_committed",
+    "MP005": "doomed",
     "MP006": "not_usable",
     "MP007": "expired",
     "40001": "serialization_failure",

@@ -165,6 +165,38 @@ SELECT test.send('w', 'DELETE FROM t WHERE id = 1'), test.waits('w');
 SELECT test.run('u', 'COMMIT'), test.result('w');
 SELECT * FROM t JOIN child ON t.id = child.t;
 
+-- A commit that has failed after its hand-over is decided: whoever would commit
+-- another one is told the result, not a null one.
+SELECT test.begin('t1', 'l18', 1), test.run('t1', 'UPDATE t SET v = 181 WHERE id = 1'), test.prepare('t1', 'one');
+SELECT test.begin('t2', 'l18', 2), test.run('t2', 'UPDATE t SET v = 182 WHERE id = 1'), test.prepare('t2', 'two');
+SET mip.debug_stop_at = 'error:header';
+SELECT FROM mip.commit('l18', 2);
+RESET mip.debug_stop_at;
+SELECT refused_committed AS refused FROM mip.stats \gset
+SELECT FROM mip.commit('l18', 1);
+\echo SQLSTATE :SQLSTATE
+SELECT refused_committed - :refused AS counted FROM mip.stats;
+SELECT xinst, state FROM mip.commit('l18', 2);
+SELECT * FROM t ORDER BY id;
+-- before that nothing is
+SELECT test.begin('t1', 'l19', 1), test.run('t1', 'UPDATE t SET v = 191 WHERE id = 1'), test.prepare('t1', 'one');
+SELECT test.begin('t2', 'l19', 2), test.run('t2', 'UPDATE t SET v = 192 WHERE id = 1'), test.prepare('t2', 'two');
+SET mip.debug_stop_at = 'error:doomed';
+SELECT FROM mip.commit('l19', 2);
+RESET mip.debug_stop_at;
+SELECT xinst, state FROM mip.commit('l19', 1);
+SELECT * FROM t ORDER BY id;
+
+-- A commit in one phase that fails has ended its siblings, and they say no more.
+SELECT test.begin('t1', 'l20', 1), test.send('t1', 'SELECT pg_sleep(10)::text');
+SELECT test.begin('t2', 'l20', 2), test.run('t2', 'SET LOCAL mip.debug_stop_at = ''error:losers''');
+SELECT test.run('t2', 'SELECT state::text FROM mip.commit_one_phase(NULL, ''five'')');
+SELECT test.result('t1'), test.run('t1', 'ROLLBACK');
+SELECT * FROM mip.instances('l20');
+-- nor do those that are given up
+SELECT test.begin('t1', 'l20', 3), test.send('t1', 'SELECT pg_sleep(10)::text');
+SELECT test.rollback('c', 'l20', 3), test.result('t1'), test.run('t1', 'ROLLBACK');
+
 -- One statement decides many: their texts do not pile up.
 CREATE FUNCTION pg_temp.memory(integer) RETURNS bigint LANGUAGE plpgsql AS $$
 	BEGIN RETURN (SELECT sum(total_bytes) FROM pg_get_backend_memory_contexts()); END
