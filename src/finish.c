@@ -198,6 +198,20 @@ read_record(XLogRecPtr lsn)
 	return state;
 }
 
+/*
+ * Others' caches must learn of changes in catalogs, which functions can make in an
+ * instance (pg_replication_origin_create). Relations and files that come or go come
+ * with those, and only by DDL, which is refused there.
+ */
+static bool
+changes_catalogs(const xl_xact_prepare *state)
+{
+	Assert(state->ninvalmsgs > 0 ||
+		   (state->ncommitrels == 0 && state->nabortrels == 0 &&
+			state->ncommitstats == 0 && state->nabortstats == 0 && !state->initfileinval));
+	return state->ninvalmsgs > 0;
+}
+
 /* The state of a transaction that is as simple as an instance should be. */
 static xl_xact_prepare *
 read_state(const char *gid, XLogRecPtr *lsn)
@@ -220,9 +234,7 @@ read_state(const char *gid, XLogRecPtr *lsn)
 		state->database != MyDatabaseId || state->owner != copy.owner ||
 		state->prepared_at != copy.prepared_at ||
 		strcmp((char *) state + MAXALIGN(sizeof(xl_xact_prepare)), gid) != 0 ||
-		state->ncommitrels > 0 || state->nabortrels > 0 ||
-		state->ncommitstats > 0 || state->nabortstats > 0 ||
-		state->ninvalmsgs > 0 || state->initfileinval)
+		changes_catalogs(state))
 		return NULL;
 	return state;
 }

@@ -185,6 +185,18 @@ mip_sql($node, "SELECT pg_replication_origin_create('origin')");
 waits_for_flush('a replication origin', undef,
 	"SELECT pg_replication_origin_session_setup('origin')");
 
+# catalogs, which functions can change: others' caches have to learn of it
+fill($node);
+my $reader = session($node, 'reader');
+my $is_there = "SELECT pg_replication_origin_oid('made') IS NOT NULL";
+is($reader->sql($is_there), 'f', 'catalogs: not there');
+prepared('catalogs', "SELECT pg_replication_origin_create('made')");
+my $so_far = unflushed();
+commit('catalogs', 1);
+is(unflushed(), $so_far, 'catalogs: not counted');
+is($reader->sql($is_there), 't', 'catalogs: seen by others');
+$reader->quit;
+
 fill($node);
 prepared('standby');
 mip_sql($node, "ALTER SYSTEM SET synchronous_standby_names = '*'");
