@@ -103,23 +103,18 @@ typedef RelFileNode MipFileLocator;
 #endif
 
 /*
- * Bitmap heap scans that need no columns skip all-visible pages: until 16 by
- * a flag of the executor node, in 17 by one of the scan (tableam_read.c),
- * from 18 on not at all.
+ * The first minor release whose bitmap heap scans look at every page. Before, those
+ * that need no columns skipped all-visible ones, also in plans that we cannot reach,
+ * as EvalPlanQual's own of a subquery.
  */
-#if PG_VERSION_NUM < 170000
-#define MIP_FORBID_SKIP_FETCH(state) \
-	do { \
-		if (IsA(state, BitmapHeapScanState)) \
-			((BitmapHeapScanState *) (state))->can_skip_fetch = false; \
-	} while (0)
+#if PG_VERSION_NUM >= 180000
+#define MIP_OLDEST_SERVER 180000
+#elif PG_VERSION_NUM >= 170000
+#define MIP_OLDEST_SERVER 170005
+#elif PG_VERSION_NUM >= 160000
+#define MIP_OLDEST_SERVER 160009
 #else
-#define MIP_FORBID_SKIP_FETCH(state) ((void) 0)
-#endif
-#if PG_VERSION_NUM >= 170000 && PG_VERSION_NUM < 180000
-#define MIP_NEED_TUPLES SO_NEED_TUPLES
-#else
-#define MIP_NEED_TUPLES 0
+#define MIP_OLDEST_SERVER 150013
 #endif
 
 #if PG_VERSION_NUM >= 160000

@@ -61,12 +61,29 @@ mip_require_preload(void)
 				 errhint("Add pg_mip to shared_preload_libraries and restart the server.")));
 }
 
+/* The server may be of an earlier minor release than what we were compiled for. */
+static void
+require_minor_release(void)
+{
+	int			server = atoi(GetConfigOption("server_version_num", false, false));
+
+	if (server < MIP_OLDEST_SERVER)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("pg_mip needs PostgreSQL %d.%d or later, not %d.%d",
+						MIP_OLDEST_SERVER / 10000, MIP_OLDEST_SERVER % 10000,
+						server / 10000, server % 10000),
+				 errdetail("Bitmap scans of earlier minor releases can return rows that are gone."),
+				 errhint("Install the latest minor release of the server.")));
+}
+
 void
 _PG_init(void)
 {
 	/* Not an error here: dropping the extension must stay possible. */
 	if (!process_shared_preload_libraries_in_progress)
 		return;
+	require_minor_release();
 	preloaded = true;
 
 	DefineCustomStringVariable("mip.site_name",

@@ -4,10 +4,10 @@
  *	  Plans that trust the visibility map.
  *
  * No scan may take rows for visible by the visibility map: a version that the
- * overlay has replaced can stand on an all-visible page. Bitmap scans can be
- * told. Index-only scans are not planned beside siblings. Such a plan that has
- * been kept from before goes with the overlay's first entry; where
- * ResetPlanCache does not reach, it is refused.
+ * overlay has replaced can stand on an all-visible page. Bitmap scans do not, on
+ * the servers that we run on (MIP_OLDEST_SERVER). Index-only scans are not planned
+ * beside siblings. Such a plan that has been kept from before goes with the
+ * overlay's first entry; where ResetPlanCache does not reach, it is refused.
  *
  * ResetPlanCache makes the session plan everything anew, so it is done only if
  * something has been planned since that may scan only an index. That is to save
@@ -40,7 +40,6 @@ static bool index_only_planned;
 static bool
 distrust_visibility_map(PlanState *state, void *context)
 {
-	MIP_FORBID_SKIP_FETCH(state);
 	if (IsA(state, IndexOnlyScanState) && mip_overlay_exists() &&
 		mip_relation_is_mip(((IndexOnlyScanState *) state)->ss.ss_currentRelation))
 	{

@@ -39,16 +39,6 @@ scan_passes_over(TableScanDesc scan, TupleTableSlot *slot, bool found)
 	return found && hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot);
 }
 
-/* Bitmap scans must look at every page, all-visible or not: see plans.c. */
-static TableScanDesc
-mip_scan_begin(Relation rel, Snapshot snapshot, int nkeys, struct ScanKeyData *key,
-			   ParallelTableScanDesc pscan, uint32 flags)
-{
-	if (mip_in_transaction())
-		flags |= MIP_NEED_TUPLES;
-	return heap_beginscan(rel, snapshot, nkeys, key, pscan, flags);
-}
-
 static bool
 mip_scan_getnextslot(TableScanDesc scan, ScanDirection direction,
 					 TupleTableSlot *slot)
@@ -204,7 +194,6 @@ mip_tuple_get_latest_tid(TableScanDesc scan, ItemPointer tid)
 void
 mip_tableam_read(TableAmRoutine *routine)
 {
-	routine->scan_begin = mip_scan_begin;
 	routine->scan_getnextslot = mip_scan_getnextslot;
 	routine->scan_getnextslot_tidrange = mip_scan_getnextslot_tidrange;
 	routine->index_fetch_tuple = mip_index_fetch_tuple;

@@ -281,16 +281,10 @@ $node->stop;
 # ---- a server that keeps prepared transactions in another way ----
 
 # Loaded first, this takes the first entry out of the table's free list.
-my $module = $node->basedir . '/other_table';
-append_to_file("$module.c", <<'C');
-#include "postgres.h"
-
+my $module = module($node, 'other_table', <<'C');
 #include "access/twophase.h"
-#include "fmgr.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
-
-PG_MODULE_MAGIC;
 
 static shmem_startup_hook_type prev;
 
@@ -315,11 +309,9 @@ _PG_init(void)
 	shmem_startup_hook = shmem_startup;
 }
 C
-system_or_bail($ENV{CC} // 'cc', '-shared', '-fPIC',
-	'-I' . $node->config_data('--includedir-server'), '-o', "$module.so", "$module.c");
 my $known = 'pg_mip does not know how this server keeps prepared transactions';
 unlike(slurp_file($node->logfile), qr/$known/, 'stock PostgreSQL is known');
-$node = mip_node('other', %conf, shared_preload_libraries => "$module.so, pg_mip");
+$node = mip_node('other', %conf, shared_preload_libraries => "$module, pg_mip");
 like(slurp_file($node->logfile), qr/$known/, 'another table is noticed');
 waits_for_flush('another table');
 

@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(mip_node session mip_sql fill attempt begin_prepared after
+our @EXPORT = qw(mip_node module session mip_sql fill attempt begin_prepared after
   crash_server hold_walwriter power_cut postmaster_pid expect_crash starts_again
   is_rows is_decided is_sound is_released chunks states wait_until);
 
@@ -40,6 +40,19 @@ sub mip_node
 		'CREATE EXTENSION pg_mip; CREATE EXTENSION amcheck;'
 		  . ' CREATE EXTENSION pageinspect');
 	return $node;
+}
+
+# The path of a small module for shared_preload_libraries.
+sub module
+{
+	my ($node, $name, $source) = @_;
+	my $path = $node->basedir . "/$name";
+	append_to_file("$path.c",
+		"#include \"postgres.h\"\n#include \"fmgr.h\"\n$source\nPG_MODULE_MAGIC;\n");
+	system_or_bail($ENV{CC} // 'cc', '-shared', '-fPIC',
+		'-I' . $node->config_data('--includedir-server'),
+		'-o', "$path.so", "$path.c");
+	return "$path.so";
 }
 
 sub session
