@@ -197,6 +197,17 @@ CREATE FUNCTION mip.disable(relation regclass) RETURNS void
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_disable';
 COMMENT ON FUNCTION mip.disable(regclass) IS 'turns a table back into a heap table, in place';
 
+-- Not an error: a dump has to be restorable before the server's settings are made.
+DO $$
+DECLARE
+	hint text;
+BEGIN
+	PERFORM mip.counters();
+EXCEPTION WHEN SQLSTATE 'MP006' THEN
+	GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+	RAISE WARNING USING MESSAGE = SQLERRM, HINT = hint;
+END $$;
+
 -- Functions check ownership of families and tables themselves.
 GRANT USAGE ON SCHEMA mip TO PUBLIC;
 GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats TO PUBLIC;

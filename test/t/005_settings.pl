@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = mip_node('settings');
@@ -80,9 +81,24 @@ fails(
 	qr/Add pg_mip to shared_preload_libraries and restart/,
 	'not preloaded: a header that only our WAL can mend');
 mip_sql($node, 'CREATE DATABASE other');
-my ($rc, $out, $err) = $node->psql('other', 'CREATE EXTENSION pg_mip');
-ok($rc == 0 || $err =~ /shared_preload_libraries/,
-	'not preloaded: CREATE EXTENSION succeeds or says why not');
+my ($rc, $out, $err) = $node->psql('other',
+	'CREATE EXTENSION pg_mip; DROP EXTENSION pg_mip; CREATE EXTENSION pg_mip');
+is($rc, 0, 'not preloaded: CREATE EXTENSION succeeds');
+my $warning =
+  qr/WARNING:  pg_mip must be loaded.*?HINT:  Add pg_mip to shared_preload_libraries/s;
+like($err, qr/$warning.*$warning/s, 'not preloaded: but it warns');
+# so that a dump can be restored first, the server be set up afterwards
+mip_sql($node, 'CREATE DATABASE restored');
+my $dump = $node->basedir . '/dump.sql';
+$node->command_ok([ 'pg_dump', '-f', $dump, '-d', $node->connstr('postgres') ],
+	'not preloaded: a dump');
+$node->command_checks_all(
+	[
+		'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d',
+		$node->connstr('restored')
+	],
+	0, [], [$warning],
+	'not preloaded: it can be restored, with the warning');
 
 # ---- no prepared transactions ----
 
@@ -120,6 +136,46 @@ $s->quit;
 is_decided($node, 'few prepared transactions');
 is_rows($node, 3, 'few prepared transactions');
 is_sound($node, 'few prepared transactions');
-
 $node->stop;
+
+# ---- a minor release whose bitmap scans trust the visibility map ----
+
+SKIP:
+{
+	my $oldest = { 15 => 13, 17 => 5 }->{ $node->pg_version->major };
+	skip 'there is none of this major', 2 unless $oldest;
+	my $module = module($node, 'older', <<'C');
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+
+void		_PG_init(void);
+
+/* The first release of this major, as far as the settings say. */
+void
+_PG_init(void)
+{
+	struct config_generic *version = NULL;
+
+#if PG_VERSION_NUM >= 160000
+	version = find_option("server_version_num", false, false, ERROR);
+#else
+	for (int i = 0; i < GetNumConfigOptions(); i++)
+	{
+		if (strcmp(get_guc_variables()[i]->name, "server_version_num") == 0)
+			version = get_guc_variables()[i];
+	}
+#endif
+	*((struct config_int *) version)->variable = PG_VERSION_NUM / 10000 * 10000;
+}
+C
+	$node->append_conf('postgresql.conf',
+		"shared_preload_libraries = '$module, pg_mip'");
+	ok(!$node->start(fail_ok => 1), 'an old minor release: refused');
+	my $major = $node->pg_version->major;
+	like(
+		slurp_file($node->logfile),
+		qr/pg_mip needs PostgreSQL $major\.$oldest or later, not $major\.0/,
+		'an old minor release: the reason');
+}
+
 done_testing();
