@@ -226,14 +226,14 @@ find_prepared(void)
  * the list cannot change between reading it and storing it.
  */
 void
-mip_registry_ensure(void)
+mip_registry_ensure(const char *function)
 {
 	List	   *found;
 	ListCell   *lc;
 
 	mip_require_preload();
 	/* a standby has no prepared transactions, only records of them */
-	PreventCommandDuringRecovery("pg_mip");
+	PreventCommandDuringRecovery(function);
 	if (mip_registry->rebuilt)
 		return;
 	found = find_prepared();

@@ -89,7 +89,8 @@ extern void mip_family_unlock(const char *xid, LOCKMODE mode);
 extern void mip_family_lock_ending(const char *xid);
 extern void mip_family_unlock_ending(void);
 
-extern void mip_registry_ensure(void);
+/* For who has called `function`; refused without the library, and on a standby. */
+extern void mip_registry_ensure(const char *function);
 
 /* Enters and leaves; see the definitions for the refusals. */
 extern MipInstance *mip_register(const char *xid, int64 xinst, Oid owner,

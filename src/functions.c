@@ -199,11 +199,10 @@ mip_commit_one_phase(PG_FUNCTION_ARGS)
 static void
 require_no_block(const char *function)
 {
-	mip_require_preload();
+	mip_registry_ensure(function);
 	mip_require_top_level(function);
 	PreventInTransactionBlock(true, function);
 	mip_begin_books(function);
-	mip_registry_ensure();
 }
 
 Datum
@@ -247,7 +246,7 @@ mip_instances(PG_FUNCTION_ARGS)
 	char	   *xid = xid_argument(fcinfo);
 	List	   *entries;
 
-	mip_registry_ensure();
+	mip_registry_ensure("mip.instances");
 	InitMaterializedSRF(fcinfo, 0);
 	mip_family_lock(xid, ShareLock);
 	entries = mipt_read(xid);
@@ -370,7 +369,7 @@ mip_in_doubt(PG_FUNCTION_ARGS)
 	MemoryContext family;
 	ListCell   *lc;
 
-	mip_registry_ensure();
+	mip_registry_ensure("mip.in_doubt");
 	InitMaterializedSRF(fcinfo, 0);
 	/* not the texts of all families at a time */
 	family = AllocSetContextCreate(caller, "pg_mip family", ALLOCSET_DEFAULT_SIZES);

@@ -168,7 +168,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	List	   *entries;
 
 	check_may_begin();
-	mip_registry_ensure();
+	mip_registry_ensure("mip.begin");
 
 	enter_block();
 	(void) GetTopTransactionId();

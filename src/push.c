@@ -132,7 +132,7 @@ mip_push_worker_main(Datum dbid)
 											  BGWORKER_BYPASS_ALLOWCONN);
 
 	begin_work("pg_mip: looking for prepared instances");
-	mip_registry_ensure();
+	mip_registry_ensure("pg_mip worker");
 	end_work();
 	if (task.push)
 		push();

@@ -132,8 +132,7 @@ mip_waits(PG_FUNCTION_ARGS)
 	LockData   *locks;
 	List	   *living;
 
-	mip_require_preload();
-	mip_registry_ensure();
+	mip_registry_ensure("mip.waits");
 	InitMaterializedSRF(fcinfo, 0);
 	locks = GetLockStatusData();
 	living = mip_living_instances();

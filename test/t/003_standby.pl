@@ -59,18 +59,30 @@ for my $case ([ 1, 1, 2 ], [ 2, 1, 2 ], [ 1, 2, 1 ], [ 2, 2, 1 ], [ 2, 1, 3, 2 ]
 }
 
 # What the functions say on a standby
-my ($rc, $out, $err) = $standby->psql('postgres',
-	"BEGIN; SELECT mip.begin('s', 1)");
-like($err, qr/cannot execute \S+ during recovery/,
-	'standby: mip.begin is refused');
-($rc, $out, $err) = $standby->psql('postgres',
-	"SELECT * FROM mip.commit('s', 1)");
-like($err, qr/cannot execute \S+ during recovery/,
-	'standby: mip.commit is refused');
-($rc, $out, $err) = $standby->psql('postgres',
-	"SELECT * FROM mip.rollback('s', 1)");
-like($err, qr/cannot execute \S+ during recovery/,
-	'standby: mip.rollback is refused');
+my %refused = (
+	'mip.begin' => "BEGIN; SELECT mip.begin('s', 1)",
+	'mip.commit' => "SELECT * FROM mip.commit('s', 1)",
+	'mip.rollback' => "SELECT * FROM mip.rollback('s', 1)",
+	'mip.instances' => "SELECT * FROM mip.instances('s')",
+	'mip.in_doubt' => 'SELECT * FROM mip.in_doubt',
+	'mip.waits' => 'SELECT * FROM mip.waits',
+	'mip.refuse' => "SELECT mip.refuse('s', 1, '{}')",
+	'mip.forget' => "SELECT mip.forget('s')",
+	'mip.acknowledge' => "SELECT mip.acknowledge('s')",
+	'mip.expire' => 'SELECT mip.expire()',
+	'mip.enable' => "SELECT mip.enable('a')",
+	'mip.disable' => "SELECT mip.disable('a')");
+my ($rc, $out, $err);
+for my $function (sort keys %refused)
+{
+	($rc, $out, $err) = $standby->psql('postgres', "\\set VERBOSITY verbose\n$refused{$function}");
+	like(
+		$err,
+		qr/25006: cannot execute \Q$function\E (during recovery|in a read-only transaction)/,
+		"standby: $function is refused");
+}
+mip_sql($standby, "$_") for 'SELECT * FROM mip.stats', 'SELECT * FROM mip.finished()',
+  "SELECT mip.xid_time('s')";
 
 # Restart the standby in the middle, from a restart point after the prepare
 fill($primary);
