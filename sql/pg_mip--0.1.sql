@@ -59,6 +59,9 @@ COMMENT ON FUNCTION mip.xid_time(text) IS
 	'the time that an XID carries, if it is a version 7 UUID in lower case';
 CREATE INDEX mipt_timeless ON mip.mipt (since) WHERE NOT acknowledged AND mip.xid_time(xid) IS NULL;
 
+-- Prepared ones, until they are committed; what a crash has kept is found by it.
+CREATE INDEX mipt_linked ON mip.mipt (xid) WHERE links IS NOT NULL;
+
 CREATE SEQUENCE mip.horizon MINVALUE 0 START 0;
 COMMENT ON SEQUENCE mip.horizon IS
 	'requests up to this time (milliseconds since 1970) have expired';

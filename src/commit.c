@@ -27,7 +27,7 @@
  *	6. End the doomed ones' statements. A crash ends them as well.
  *	7. When the caller's own transaction commits, under the lock again: note
  *	   the losers; drop the winner's links, which nobody needs any more.
- *	   Book-keeping; what a crash leaves of it goes with a retry or mip.forget.
+ *	   Book-keeping; what a crash leaves of it goes with a retry or mip.expire.
  *	   So a transaction that has nothing else to write does not wait for its
  *	   flush.
  *

@@ -14,6 +14,9 @@
  * Both write under the family lock, which they keep until they have committed,
  * and flush that commit: others may act upon it (at another site) at once.
  *
+ * mip.expire also does what is left of book-keeping (commit.c) after a crash: the
+ * links of a winner, which may be large, would stay for as long as its entry.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -328,6 +331,60 @@ mip_expire_families(void)
 	ForceSyncCommit();
 	mip_count_many(MIP_COUNT_EXPIRED, list_length(expiring.families));
 	return list_length(expiring.families);
+}
+
+/* ---- what a crash has kept ---- */
+
+/* False: somebody works on the family, or has done it meanwhile. */
+static bool
+empty_links(const char *xid)
+{
+	MiptEntry  *winner;
+
+	if (!mip_family_lock_if_free(xid, ExclusiveLock))
+		return false;
+	winner = mipt_committed(mipt_read_any(xid));
+	if (winner == NULL || winner->links == NULL)
+	{
+		mip_family_unlock(xid, ExclusiveLock);
+		return false;
+	}
+	mipt_clear_links(winner);
+	return true;
+}
+
+int
+mip_empty_kept_links(void)
+{
+	Relation	rel = table_open(mipt_relid(MIPT_TABLE), AccessShareLock);
+	Relation	index = index_open(mipt_relid(MIPT_LINKED), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());	/* so, of winners */
+	MemoryContext family = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
+												 ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = CurrentMemoryContext;
+	SysScanDesc scan = systable_beginscan_ordered(rel, index, snapshot, 0, NULL);
+	HeapTuple	row;
+	int			n = 0;
+
+	while (n < MIP_EXPIRE_MAX &&
+		   (row = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+	{
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextSwitchTo(family);
+		if (empty_links(TextDatumGetCString(heap_getattr(row, Anum_xid, RelationGetDescr(rel),
+														 &isnull))))
+			n++;
+		MemoryContextSwitchTo(caller);
+		MemoryContextReset(family);
+	}
+	systable_endscan_ordered(scan);
+	MemoryContextDelete(family);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return n;
 }
 
 /* ---- what waits for an acknowledgement ---- */

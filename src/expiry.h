@@ -18,6 +18,12 @@ extern void mip_family_acknowledge(const char *xid);
 /* Removes or strips expired families; returns how many. */
 extern int	mip_expire_families(void);
 
+/*
+ * Empties the links of winners where a crash came between commit and
+ * book-keeping; returns of how many.
+ */
+extern int	mip_empty_kept_links(void);
+
 /* An entry, as one looks for old ones: without texts. */
 typedef struct MipFinished
 {

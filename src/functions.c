@@ -280,9 +280,13 @@ mip_acknowledge(PG_FUNCTION_ARGS)
 Datum
 mip_expire(PG_FUNCTION_ARGS)
 {
+	int64		expired;
+
 	PreventCommandIfReadOnly("mip.expire");
 	require_no_block("mip.expire");
-	PG_RETURN_INT64(mip_expire_families());
+	expired = mip_expire_families();
+	(void) mip_empty_kept_links();
+	PG_RETURN_INT64(expired);
 }
 
 /* Nothing is older, and times are still times: 3,000 years. */

@@ -81,6 +81,7 @@ mipt_relid(MiptRelation which)
 		[MIPT_TABLE] = "mipt",
 		[MIPT_PKEY] = "mipt_pkey",
 		[MIPT_TIMELESS] = "mipt_timeless",
+		[MIPT_LINKED] = "mipt_linked",
 		[MIPT_HORIZON] = "horizon",
 	};
 	static bool registered = false;
@@ -503,14 +504,16 @@ set_varlena(Datum *values, bool *nulls, int attno, const void *value)
 	nulls[attno - 1] = value == NULL;
 }
 
-/* The predicate of the index mipt_timeless. */
+/* Does a row belong in this partial index? Their predicates. */
 static bool
-is_timeless(Relation rel, HeapTuple tup)
+belongs_in(Oid index, HeapTuple tup, TupleDesc desc)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
 	bool		isnull;
 	int64		time;
 
+	if (index == mipt_relid(MIPT_LINKED))
+		return !heap_attisnull(tup, Anum_links, desc);
+	/* mipt_timeless */
 	return !DatumGetBool(heap_getattr(tup, Anum_acknowledged, desc, &isnull)) &&
 		!mip_xid_time(TextDatumGetCString(heap_getattr(tup, Anum_xid, desc, &isnull)), &time);
 }
@@ -536,8 +539,8 @@ insert_tuple(Relation rel, HeapTuple tup)
 		Datum		values[INDEX_MAX_KEYS];
 		bool		nulls[INDEX_MAX_KEYS];
 
-		/* mipt_timeless */
-		if (info->ii_Predicate != NIL && !is_timeless(rel, tup))
+		if (info->ii_Predicate != NIL &&
+			!belongs_in(RelationGetRelid(index), tup, RelationGetDescr(rel)))
 			continue;
 		FormIndexDatum(info, slot, NULL, values, nulls);
 		index_insert(index, values, nulls, &tup->t_self, rel,

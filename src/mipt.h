@@ -83,6 +83,7 @@ typedef enum MiptRelation
 	MIPT_TABLE,
 	MIPT_PKEY,
 	MIPT_TIMELESS,
+	MIPT_LINKED,
 	MIPT_HORIZON,
 	MIPT_RELATIONS
 } MiptRelation;

@@ -101,7 +101,7 @@ expire(void)
 	do
 	{
 		begin_work("mip.expire");
-		n = mipt_exists() ? mip_expire_families() : 0;
+		n = mipt_exists() ? mip_expire_families() + mip_empty_kept_links() : 0;
 		end_work();
 	} while (n > 0);
 }
