@@ -166,7 +166,8 @@ start_worker(Oid dbid, Task task)
 		if (!complained)
 			ereport(WARNING,
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("pg_mip has no background worker to push instances in doubt"),
+					 errmsg("pg_mip cannot start a background worker"),
+					 errdetail("Until it can, instances in doubt are not pushed, and expired requests not removed."),
 					 errhint("You might need to increase max_worker_processes.")));
 		complained = true;
 		return NULL;

@@ -192,7 +192,7 @@ $node->restart;
 ok( wait_until(
 		sub {
 			slurp_file($node->logfile, $log) =~
-			  /WARNING:  pg_mip has no background worker.*HINT:  You might need to increase max_worker_processes/s;
+			  /WARNING:  pg_mip cannot start a background worker.*HINT:  You might need to increase max_worker_processes/s;
 		}),
 	'complains that there is no worker');
 is(mip_sql($node, 'SELECT 1'), 1, 'and lives on');

@@ -42,7 +42,7 @@ sub mip_node
 	return $node;
 }
 
-# The path of a small module for shared_preload_libraries.
+# A small module for shared_preload_libraries; in it LIBRARY is what it returns.
 sub module
 {
 	my ($node, $name, $source) = @_;
@@ -51,7 +51,7 @@ sub module
 		"#include \"postgres.h\"\n#include \"fmgr.h\"\n$source\nPG_MODULE_MAGIC;\n");
 	system_or_bail($ENV{CC} // 'cc', '-shared', '-fPIC',
 		'-I' . $node->config_data('--includedir-server'),
-		'-o', "$path.so", "$path.c");
+		"-DLIBRARY=\"$path.so\"", '-o', "$path.so", "$path.c");
 	return "$path.so";
 }
 
