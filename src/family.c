@@ -50,6 +50,7 @@ registry_size(void)
 void
 mip_family_shmem_request(void)
 {
+	RequestAddinShmemSpace(MIP_DECLARED_SIZE);
 	RequestAddinShmemSpace(registry_size());
 	RequestAddinShmemSpace(hash_estimate_size(registry_slots(),
 											  sizeof(MipFamily)));
@@ -81,6 +82,7 @@ mip_family_shmem_startup(void)
 	ctl.entrysize = sizeof(MipFamily);
 	families = ShmemInitHash("pg_mip families", registry_slots(),
 							 registry_slots(), &ctl, HASH_ELEM | HASH_BLOBS);
+	mip_declared_shmem_startup(mip_registry->lock->tranche);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -269,6 +271,7 @@ mip_register(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 	MipFamily  *family;
 	MipInstance *mine;
 	TransactionId tid = GetTopTransactionId();
+	dsa_pointer declared = mip_declare_sites(sites);
 	bool		duplicate = false,
 				other_sites = false,
 				other_owner = false;
@@ -280,11 +283,7 @@ mip_register(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 	mine->pid = MyProcPid;
 	mine->owner = owner;
 	mine->sites = mip_sites_hash(sites);
-	if (VARSIZE(sites) <= sizeof(mine->site_set))
-	{
-		mine->site_bytes = VARSIZE(sites);
-		memcpy(mine->site_set, sites, mine->site_bytes);
-	}
+	mine->declared = declared;
 	mine->since = GetCurrentTransactionStartTimestamp();
 	drop_stale(family);
 	for (int slot = family->first; slot >= 0; slot = mip_registry->slots[slot].next)
@@ -342,23 +341,11 @@ mip_mark_prepared(MipInstance *inst)
 
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	inst->pid = 0;
+	inst->declared = InvalidDsaPointer;
 	inst->running = false;
 	inst->prepared = now;
 	inst->family->transitions++;
 	LWLockRelease(mip_registry->lock);
-}
-
-ArrayType *
-mip_instance_sites(const MipInstance *inst)
-{
-	ArrayType  *sites = NULL;
-
-	if (inst->site_bytes > 0)
-	{
-		sites = palloc(inst->site_bytes);
-		memcpy(sites, inst->site_set, inst->site_bytes);
-	}
-	return sites;
 }
 
 List *
@@ -375,6 +362,7 @@ mip_family_instances(const char *xid)
 		MipInstance *copy = palloc(sizeof(MipInstance));
 
 		*copy = mip_registry->slots[slot];
+		copy->site_set = mip_declared_sites(copy->declared);
 		result = lappend(result, copy);
 	}
 	LWLockRelease(mip_registry->lock);

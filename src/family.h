@@ -14,6 +14,7 @@
 #include "access/xact.h"
 #include "pg_mip.h"
 #include "utils/array.h"
+#include "utils/dsa.h"
 
 /* Key of a family; padded with zeros, compared as bytes. */
 typedef struct MipFamilyKey
@@ -33,12 +34,6 @@ typedef struct MipFamily
 									 * changes only under the family lock */
 	volatile uint64 notes;		/* how often losers were noted in the MIPT */
 } MipFamily;
-
-/*
- * Site sets of active instances are kept up to this size; that is 30 names of
- * four bytes. They are for display, their hash decides.
- */
-#define MIP_SITES_KEPT	256
 
 /* Why an active instance must not go on: so that a sibling can be committed, or because it was given up. */
 typedef enum MipDoom
@@ -60,8 +55,8 @@ typedef struct MipInstance
 	uint64		sites;			/* hash of the site set, 0 = unknown */
 	TimestampTz since;			/* begin */
 	TimestampTz prepared;		/* when it was; valid if it is */
-	int			site_bytes;		/* 0: the site set is not kept here */
-	char		site_set[MIP_SITES_KEPT];	/* an array of text */
+	dsa_pointer declared;		/* the site set; invalid once prepared */
+	ArrayType  *site_set;		/* the same, in copies */
 	volatile MipDoom doomed;
 	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
 	volatile bool running;		/* executes a statement right now */
@@ -97,9 +92,6 @@ extern MipInstance *mip_register(const char *xid, int64 xinst, Oid owner,
 								 ArrayType *sites);
 extern void mip_unregister(MipInstance *inst);
 extern void mip_mark_prepared(MipInstance *inst);
-
-/* The site set of an active instance; NULL if it is not kept. */
-extern ArrayType *mip_instance_sites(const MipInstance *inst);
 
 /* Copies of the living instances of a family (caller: family lock, or a hint). */
 extern List *mip_family_instances(const char *xid);

@@ -480,6 +480,7 @@ static void
 forget_mine(void)
 {
 	mip_overlay_at_eoxact();
+	mip_withdraw_sites();
 	memset(&mip_mine, 0, sizeof(mip_mine));
 }
 

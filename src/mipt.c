@@ -209,7 +209,7 @@ mipt_entry_of(const MipInstance *inst)
 		entry->state = MIP_PREPARED;
 	else	/* a doomed one can do nothing any more but end */
 		entry->state = inst->doomed ? MIP_ABORTED : MIP_ACTIVE;
-	entry->sites = mip_instance_sites(inst);
+	entry->sites = inst->site_set;
 	entry->owner = inst->owner;
 	entry->since = inst->since;
 	ItemPointerSetInvalid(&entry->tid);

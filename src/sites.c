@@ -10,7 +10,10 @@
 #include "catalog/pg_type_d.h"
 #include "common/hashfn.h"
 #include "sites.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 
 static int
 compare_names(const void *a, const void *b)
@@ -94,4 +97,68 @@ mip_sites_equal(ArrayType *a, ArrayType *b)
 	return na == 0 ||
 		(ARR_SIZE(a) - ARR_DATA_OFFSET(a) == ARR_SIZE(b) - ARR_DATA_OFFSET(b) &&
 		 memcmp(ARR_DATA_PTR(a), ARR_DATA_PTR(b), ARR_SIZE(a) - ARR_DATA_OFFSET(a)) == 0);
+}
+
+/* ---- declared by active instances ---- */
+
+static void *place;				/* in shared memory: the beginning of the area */
+static dsa_area *area;			/* this backend's access to it */
+static dsa_pointer mine = InvalidDsaPointer;
+
+/* Called where shared memory is made, and not used. */
+void
+mip_declared_shmem_startup(int tranche)
+{
+	bool		found;
+	dsa_area   *made;
+
+	place = ShmemInitStruct("pg_mip sites", MIP_DECLARED_SIZE, &found);
+	if (found)
+		return;
+	made = dsa_create_in_place(place, MIP_DECLARED_SIZE, tranche, NULL);
+	dsa_pin(made);
+	dsa_detach(made);
+}
+
+static dsa_area *
+attached(void)
+{
+	MemoryContext old;
+
+	if (area == NULL)
+	{
+		old = MemoryContextSwitchTo(TopMemoryContext);
+		area = dsa_attach_in_place(place, NULL);
+		MemoryContextSwitchTo(old);
+		dsa_pin_mapping(area);
+		on_shmem_exit(dsa_on_shmem_exit_release_in_place, PointerGetDatum(place));
+	}
+	return area;
+}
+
+dsa_pointer
+mip_declare_sites(const ArrayType *sites)
+{
+	Assert(!DsaPointerIsValid(mine));
+	mine = dsa_allocate(attached(), VARSIZE(sites));
+	memcpy(dsa_get_address(area, mine), sites, VARSIZE(sites));
+	return mine;
+}
+
+void
+mip_withdraw_sites(void)
+{
+	dsa_pointer declared = mine;
+
+	mine = InvalidDsaPointer;
+	if (DsaPointerIsValid(declared))
+		dsa_free(area, declared);
+}
+
+ArrayType *
+mip_declared_sites(dsa_pointer declared)
+{
+	if (!DsaPointerIsValid(declared))
+		return NULL;
+	return DatumGetArrayTypePCopy(PointerGetDatum(dsa_get_address(attached(), declared)));
 }

@@ -249,7 +249,7 @@ SELECT xinst, state FROM mip.rollback('s2', 1);
 BEGIN; SELECT mip.begin('s3', 1);
 SELECT sites FROM mip.commit_one_phase(NULL, NULL);
 RESET mip.site_name;
--- a large set is shown once it is prepared
+-- a large set is shown from the beginning
 BEGIN; SELECT mip.begin('s4', 1, (SELECT array_agg('site ' || i) FROM generate_series(1, 100) i));
 SELECT state, array_length(sites, 1) FROM mip.instances('s4');
 SELECT state, array_length(sites, 1) FROM mip.prepare(NULL, NULL);

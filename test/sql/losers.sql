@@ -197,6 +197,20 @@ SELECT * FROM mip.instances('l20');
 SELECT test.begin('t1', 'l20', 3), test.send('t1', 'SELECT pg_sleep(10)::text');
 SELECT test.rollback('c', 'l20', 3), test.result('t1'), test.run('t1', 'ROLLBACK');
 
+-- The sites that others have declared are seen, however many.
+\set n 300
+SELECT test.run('t1', 'BEGIN'), test.run('t1', format('SELECT mip.begin(''l21'', 1, ARRAY(SELECT ''site '' || i FROM generate_series(1, %s) i))::text', :n));
+SELECT test.run('t2', 'BEGIN'), test.run('t2', format('SELECT mip.begin(''l21'', 2, ARRAY(SELECT ''site '' || i FROM generate_series(1, %s) i))::text', :n));
+SELECT xinst, state, array_length(sites, 1), sites[2] FROM mip.instances('l21');
+SELECT test.prepare('t2'), test.run('t1', 'ROLLBACK');
+SELECT test.rollback('c', 'l21', 2), mip.forget('l21');
+\set n 30000
+SELECT test.run('t1', 'BEGIN'), test.run('t1', format('SELECT mip.begin(''l21'', 1, ARRAY(SELECT ''site '' || i FROM generate_series(1, %s) i))::text', :n));
+SELECT test.run('t2', 'BEGIN'), test.run('t2', format('SELECT mip.begin(''l21'', 2, ARRAY(SELECT ''site '' || i FROM generate_series(1, %s) i))::text', :n));
+SELECT xinst, state, array_length(sites, 1), sites[2] FROM mip.instances('l21');
+SELECT test.prepare('t2'), test.run('t1', 'ROLLBACK');
+SELECT test.rollback('c', 'l21', 2), mip.forget('l21');
+
 -- One statement decides many: their texts do not pile up.
 CREATE FUNCTION pg_temp.memory(integer) RETURNS bigint LANGUAGE plpgsql AS $$
 	BEGIN RETURN (SELECT sum(total_bytes) FROM pg_get_backend_memory_contexts()); END
