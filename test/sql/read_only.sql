@@ -24,9 +24,9 @@ SELECT xinst, state FROM mip.commit('ro1', 2);
 SELECT xinst, aborted, links IS NULL AS emptied FROM mip.mipt WHERE xid = 'ro1' ORDER BY xinst;
 SELECT * FROM r;
 SELECT xinst, state, result FROM mip.instances('ro2');
-SELECT count(*) FROM mip.in_doubt;
-SELECT count(*) FROM mip.waits;
-SELECT count(*) FROM mip.finished('0');
+SELECT count(*) FROM mip.in_doubt WHERE xid LIKE 'ro_';
+SELECT count(*) FROM mip.waits WHERE xid LIKE 'ro_';
+SELECT count(*) FROM mip.finished('0') WHERE xid LIKE 'ro_';
 SELECT count(*) FROM mip.stats;
 
 \set VERBOSITY sqlstate
