@@ -29,7 +29,7 @@
 #define EVICT_PATIENCE_MS	2000
 #define LONGEST_NAP_MS		50
 
-/* Dooms an active instance that is given up, or all others than one that is to be committed. */
+/* Dooms the active instance that is given up, or all but the one to be committed. */
 static void
 doom(const char *xid, int64 xinst, MipDoom why)
 {

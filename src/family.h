@@ -35,12 +35,12 @@ typedef struct MipFamily
 	volatile uint64 notes;		/* how often losers were noted in the MIPT */
 } MipFamily;
 
-/* Why an active instance must not go on: so that a sibling can be committed, or because it was given up. */
+/* Why must an active instance not go on? */
 typedef enum MipDoom
 {
 	MIP_NOT_DOOMED,
-	MIP_DOOMED_FOR_SIBLING,
-	MIP_DOOMED_GIVEN_UP
+	MIP_DOOMED_FOR_SIBLING,		/* which is to be committed */
+	MIP_DOOMED_GIVEN_UP			/* by mip.rollback or mip.refuse */
 } MipDoom;
 
 /* A living instance. Fields change under the registry lock only. */

@@ -62,7 +62,7 @@ mip_have_siblings(void)
 
 extern void mip_instance_init(void);
 
-/* Errors out with MP005 if a sibling has won. Cheap; call it often. */
+/* Errors out with MP005 if this instance must not go on. Cheap; call it often. */
 pg_noreturn extern void mip_doomed_error(void);
 static inline void
 mip_check_doomed(void)
