@@ -42,9 +42,13 @@ static ProcessUtility_hook_type prev_process_utility;
 
 /*
  * Nesting of statements. A function that ends the transaction may only be
- * called by a statement of the client itself, at depth 1. EXECUTE does not
- * count.
+ * called by a query of the client itself, at depth 1. EXECUTE does not count;
+ * other utility statements go one deeper, since what they call by themselves
+ * (DO in an expression, CALL for an argument) is inside another statement, too.
  */
+#define QUERY_DEPTH		1
+#define UTILITY_DEPTH	2
+
 static int	depth;
 
 /* EXECUTE opens a portal of its own; this is the client's then. */
@@ -175,21 +179,23 @@ check_may_execute(void)
  * late for that must not hit whatever follows.
  */
 static void
-enter(void)
+enter(int levels)
 {
-	if (depth++ == 0)
+	if (depth == 0)
 	{
 		(void) mip_is_deadlock_victim();	/* failed outside a statement */
 		whole = NULL;
 	}
+	depth += levels;
 	if (mip_in_transaction())
 		mip_mine.inst->running = true;
 }
 
 static void
-leave(void)
+leave(int levels)
 {
-	if (--depth > 0 || !mip_in_transaction())
+	depth -= levels;
+	if (depth > 0 || !mip_in_transaction())
 		return;
 	mip_mine.inst->running = false;
 	pg_memory_barrier();
@@ -203,9 +209,9 @@ leave(void)
  * whose session is ended sooner.
  */
 static void
-leave_by_error(MemoryContext context)
+leave_by_error(int levels, MemoryContext context)
 {
-	depth--;
+	depth -= levels;
 	if (depth == 0 && mip_in_transaction() && GetCurrentTransactionNestLevel() > 1)
 		mip_mine.inst->running = false;
 	explain_error(context);
@@ -407,7 +413,7 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 	else if (desc->plannedstmt->resultRelations || desc->plannedstmt->rowMarks)
 		changed = true;
 	storing_cursor = saved || stores_cursor();
-	enter();
+	enter(QUERY_DEPTH);
 	PG_TRY();
 	{
 		if (prev_executor_run)
@@ -419,11 +425,11 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 	PG_CATCH();
 	{
 		storing_cursor = saved;
-		leave_by_error(context);
+		leave_by_error(QUERY_DEPTH, context);
 	}
 	PG_END_TRY();
 	storing_cursor = saved;
-	leave();
+	leave(QUERY_DEPTH);
 }
 
 static void
@@ -431,7 +437,7 @@ mip_ExecutorFinish(QueryDesc *desc)
 {
 	MemoryContext context = CurrentMemoryContext;
 
-	enter();
+	enter(QUERY_DEPTH);
 	PG_TRY();
 	{
 		if (prev_executor_finish)
@@ -443,10 +449,10 @@ mip_ExecutorFinish(QueryDesc *desc)
 	}
 	PG_CATCH();
 	{
-		leave_by_error(context);
+		leave_by_error(QUERY_DEPTH, context);
 	}
 	PG_END_TRY();
-	leave();
+	leave(QUERY_DEPTH);
 }
 
 /* ---- utility statements ---- */
@@ -644,7 +650,7 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	if (IsA(stmt, ExecuteStmt))
 		execute_portal = ActivePortal;
 	if (nested)
-		enter();
+		enter(UTILITY_DEPTH);
 	PG_TRY();
 	{
 		if (prev_process_utility)
@@ -660,13 +666,13 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	{
 		execute_portal = saved;
 		if (nested)
-			leave_by_error(memory);
+			leave_by_error(UTILITY_DEPTH, memory);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	execute_portal = saved;
 	if (nested)
-		leave();
+		leave(UTILITY_DEPTH);
 }
 
 void

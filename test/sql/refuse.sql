@@ -116,6 +116,12 @@ SELECT mip.refuse('rf6', 1, '{}');
 ROLLBACK;
 DO $$ BEGIN PERFORM mip.refuse('rf6', 1, '{}'); END $$;
 :code
+DO $$ DECLARE b bool := mip.refuse('rf6', 1, '{}'); BEGIN ROLLBACK; END $$;
+:code
+CREATE PROCEDURE take(b bool) LANGUAGE sql AS 'SELECT 1';
+CALL take(mip.refuse('rf6', 1, '{}'));
+:code
+DROP PROCEDURE take;
 BEGIN;
 SELECT mip.begin('rf6', 1);
 SELECT mip.refuse('rf6', 2, '{}');
