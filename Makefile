@@ -3,6 +3,7 @@
 MODULE_big = pg_mip
 OBJS = \
 	src/pg_mip.o \
+	src/books.o \
 	src/chain.o \
 	src/commit.o \
 	src/deadlock.o \

@@ -37,6 +37,7 @@
 
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "books.h"
 #include "catalog/pg_authid_d.h"
 #include "commit.h"
 #include "durable.h"
@@ -52,20 +53,14 @@
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
 #include "storage/procarray.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 /* What a decision has left to be noted. */
-typedef struct Books
+typedef struct Decision
 {
-	char	   *xid;
 	List	   *losers;
 	bool		committed;		/* a winner, or was just one rolled back? */
-} Books;
-
-static List *books;				/* in TopTransactionContext */
-static const char *books_of;	/* the function called last */
+} Decision;
 
 /*
  * COMMIT PREPARED and ROLLBACK PREPARED insist on the preparing role itself or
@@ -215,12 +210,44 @@ copy_loser(const MiptEntry *entry)
 	copy->result = copy_varlena(entry->result);
 	copy->sites = copy_varlena(entry->sites);
 	copy->links = NULL;
+	copy->row = NULL;
 	return copy;
 }
 
+static void
+note_aborted(const char *xid, const Decision *decision, List *entries)
+{
+	ListCell   *lc;
+
+	foreach(lc, decision->losers)
+	{
+		MiptEntry  *loser = lfirst(lc);
+		MiptEntry  *entry = mipt_find(entries, loser->xinst);
+
+		if (entry == NULL || !ItemPointerIsValid(&entry->tid))
+			mipt_insert_aborted(xid, loser);
+	}
+	mip_family_noted(xid);
+}
+
+static void
+keep_notes(const char *xid, void *arg)
+{
+	Decision   *decision = arg;
+	/* meanwhile, somebody else may have done it, or want to know no more */
+	List	   *entries = mipt_read(xid);
+	MiptEntry  *winner = mipt_committed(entries);
+
+	if (winner ? !winner->acknowledged : !decision->committed)
+		note_aborted(xid, decision, entries);
+	if (winner && winner->links)
+		mipt_clear_links(winner);
+}
+
 /*
- * Ends a decision, but for what mip_keep_books has to do then. Only that lives
- * until then: one statement may decide many families, with large texts.
+ * Ends a decision, but for what has to be noted. Only that lives until then: one
+ * statement may decide many families, with large texts. While there is no winner,
+ * that an instance has been given up is for others to know.
  */
 static void
 close_books(const char *xid, List *losers, const MiptEntry *winner)
@@ -229,17 +256,16 @@ close_books(const char *xid, List *losers, const MiptEntry *winner)
 
 	if (losers || (winner && winner->links))
 	{
-		Books	   *book = palloc0(sizeof(Books));
+		Decision   *decision = palloc0(sizeof(Decision));
 		ListCell   *lc;
 
-		book->xid = pstrdup(xid);
 		foreach(lc, losers)
-			book->losers = lappend(book->losers, copy_loser(lfirst(lc)));
-		book->committed = winner != NULL;
-		books = lappend(books, book);
+			decision->losers = lappend(decision->losers, copy_loser(lfirst(lc)));
+		decision->committed = winner != NULL;
+		mip_book(xid, winner ? MIP_NOTE : MIP_EFFECT, keep_notes, decision);
 	}
 	MemoryContextSwitchTo(old);
-	mip_family_unlock(xid, ExclusiveLock);
+	mip_family_unlock();
 }
 
 List *
@@ -250,7 +276,7 @@ mip_family_commit(const char *xid, int64 winner)
 	List	   *losers;
 	bool		again;
 
-	mip_family_lock(xid, ExclusiveLock);
+	mipt_lock(xid, ExclusiveLock);
 	entries = mipt_read(xid);
 	entry = validate(xid, entries, winner);
 	again = entry->state == MIP_COMMITTED;
@@ -276,118 +302,6 @@ mip_family_commit(const char *xid, int64 winner)
 	if (again)
 		mip_wait_until_durable();
 	return entries;
-}
-
-static void
-note_aborted(const Books *book, List *entries)
-{
-	ListCell   *lc;
-
-	foreach(lc, book->losers)
-	{
-		MiptEntry  *loser = lfirst(lc);
-		MiptEntry  *entry = mipt_find(entries, loser->xinst);
-
-		if (entry == NULL || !ItemPointerIsValid(&entry->tid))
-			mipt_insert_aborted(book->xid, loser);
-	}
-	mip_family_noted(book->xid);
-}
-
-static void
-keep_book(const Books *book)
-{
-	List	   *entries;
-	MiptEntry  *winner;
-
-	mip_family_lock(book->xid, ExclusiveLock);
-	/* meanwhile, somebody else may have done it, or want to know no more */
-	entries = mipt_read(book->xid);
-	winner = mipt_committed(entries);
-	if (winner ? !winner->acknowledged : !book->committed)
-		note_aborted(book, entries);
-	if (winner && winner->links)
-		mipt_clear_links(winner);
-}
-
-/* Everybody takes the locks of many families in the same order. */
-static int
-compare_books(const ListCell *a, const ListCell *b)
-{
-	return strcmp(((Books *) lfirst(a))->xid, ((Books *) lfirst(b))->xid);
-}
-
-/*
- * Is there nothing to be written that anybody would miss? That an instance has
- * been given up is for others to know, while there is no winner.
- */
-static bool
-only_notes(void)
-{
-	ListCell   *lc;
-
-	foreach(lc, books)
-	{
-		if (!((Books *) lfirst(lc))->committed)
-			return false;
-	}
-	return !TransactionIdIsValid(GetTopTransactionIdIfAny());
-}
-
-void
-mip_keep_books(void)
-{
-	MemoryContext family;
-	MemoryContext caller;
-	ListCell   *lc;
-
-	if (books == NIL)
-		return;
-	if (only_notes())
-		set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
-						  GUC_ACTION_LOCAL, true, 0, false);
-	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
-	family = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
-								   ALLOCSET_DEFAULT_SIZES);
-	caller = MemoryContextSwitchTo(family);
-	list_sort(books, compare_books);
-	foreach(lc, books)
-	{
-		keep_book(lfirst(lc));
-		MemoryContextReset(family);
-		mip_stop_point("book");
-	}
-	MemoryContextSwitchTo(caller);
-	MemoryContextDelete(family);
-	PopActiveSnapshot();
-	mip_stop_point("noted");
-}
-
-void
-mip_begin_books(const char *function)
-{
-	books_of = function;
-}
-
-/*
- * A pipeline can begin a block behind a decision whose rows have not all been
- * fetched. Neither notes nor a family lock may hang on a prepared transaction.
- */
-void
-mip_refuse_books(void)
-{
-	if (books_of)
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("a transaction that has called %s cannot be prepared", books_of),
-				 errhint("Send that as a transaction of its own.")));
-}
-
-void
-mip_lose_books(void)
-{
-	books = NIL;
-	books_of = NULL;
 }
 
 static void
@@ -426,7 +340,7 @@ mip_family_rollback(const char *xid, int64 loser)
 	MiptEntry  *entry;
 	List	   *losers = NIL;
 
-	mip_family_lock(xid, ExclusiveLock);
+	mipt_lock(xid, ExclusiveLock);
 	entries = mipt_read(xid);
 	entry = mipt_find(entries, loser);
 	if (entry &&
@@ -451,23 +365,77 @@ check_may_refuse(const char *xid, List *entries, ArrayType *sites)
 		mip_raise_expired(xid);
 }
 
+typedef struct Refusal
+{
+	int64		xinst;
+	ArrayType  *sites;
+	Oid			owner;			/* of the family, if it has none yet */
+} Refusal;
+
 /* An entry for an instance that has never come here. */
 static MiptEntry *
-entry_of_unknown(List *entries, int64 xinst)
+entry_of_unknown(List *entries, const Refusal *refusal)
 {
 	MiptEntry  *entry = palloc0(sizeof(MiptEntry));
 
-	entry->xinst = xinst;
-	entry->owner = entries ? ((MiptEntry *) linitial(entries))->owner : GetUserId();
+	entry->xinst = refusal->xinst;
+	entry->owner = entries ? ((MiptEntry *) linitial(entries))->owner : refusal->owner;
 	entry->since = GetCurrentTimestamp();
 	return entry;
+}
+
+static void
+keep_refusal(const char *xid, void *arg)
+{
+	Refusal    *refusal = arg;
+	List	   *entries = mipt_read(xid);
+	MiptEntry  *entry = mipt_find(entries, refusal->xinst);
+
+	check_may_refuse(xid, entries, refusal->sites);
+	if (entry && entry->state == MIP_PREPARED)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("instance " INT64_FORMAT " of family \"%s\" was prepared at the same moment",
+						refusal->xinst, xid),
+				 errhint("Call mip.refuse again.")));
+	if (entry && ItemPointerIsValid(&entry->tid))
+	{
+		mip_make_durable();		/* somebody else's note */
+		return;
+	}
+	if (entry)
+	{
+		mip_doom_one(xid, refusal->xinst);
+		mip_evict_doomed(xid);
+	}
+	else
+		entry = entry_of_unknown(entries, refusal);
+	if (entry->sites == NULL)
+		entry->sites = refusal->sites;
+	mipt_insert_aborted(xid, entry);
+	mip_family_noted(xid);
+	ForceSyncCommit();
+}
+
+static void
+book_refusal(const char *xid, int64 xinst, ArrayType *sites)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	Refusal    *refusal = palloc(sizeof(Refusal));
+
+	refusal->xinst = xinst;
+	refusal->sites = DatumGetArrayTypePCopy(PointerGetDatum(sites));
+	refusal->owner = GetUserId();
+	MemoryContextSwitchTo(old);
+	mip_book(xid, MIP_EFFECT, keep_refusal, refusal);
 }
 
 /*
  * Sees to it that an instance is never prepared here; false if it has been. So
  * anybody can get the definite refusal that permits to roll it back elsewhere:
  * the note is durable when the reply comes, and nobody else gets the family
- * lock before.
+ * lock before. One that is active is doomed at once, so it cannot be prepared
+ * between answer and note.
  */
 bool
 mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites)
@@ -475,41 +443,43 @@ mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites)
 	List	   *entries;
 	MiptEntry  *entry;
 
-	mip_family_lock(xid, ExclusiveLock);
+	mipt_lock(xid, ExclusiveLock);
 	entries = mipt_read(xid);
 	check_may_refuse(xid, entries, sites);
 	entry = mipt_find(entries, xinst);
 	if (entry && ItemPointerIsValid(&entry->tid))
 	{
-		mip_family_unlock(xid, ExclusiveLock);
+		mip_family_unlock();
 		if (entry->state == MIP_ABORTED)
 			mip_make_durable();
 		return entry->state == MIP_ABORTED;
 	}
 	if (entry)
-	{
 		mip_doom_one(xid, xinst);
-		mip_evict_doomed(xid);
-	}
-	else
-		entry = entry_of_unknown(entries, xinst);
-	if (entry->sites == NULL)
-		entry->sites = sites;
-	mipt_insert_aborted(xid, entry);
-	mip_family_noted(xid);
-	ForceSyncCommit();
+	mip_family_unlock();
+	book_refusal(xid, xinst, sites);
 	return true;
 }
 
-int
-mip_family_forget(const char *xid)
+static int
+count_rows(List *entries)
 {
-	List	   *entries;
 	ListCell   *lc;
-	int			n;
+	int			n = 0;
 
-	mip_family_lock(xid, ExclusiveLock);
-	entries = mipt_read(xid);
+	foreach(lc, entries)
+	{
+		if (ItemPointerIsValid(&((MiptEntry *) lfirst(lc))->tid))
+			n++;
+	}
+	return n;
+}
+
+static void
+check_decided(const char *xid, List *entries)
+{
+	ListCell   *lc;
+
 	foreach(lc, entries)
 	{
 		MiptEntry  *entry = lfirst(lc);
@@ -522,11 +492,31 @@ mip_family_forget(const char *xid)
 							   entry->state == MIP_ACTIVE ? "active" : "prepared"),
 					 errhint("Commit or roll back its instances first.")));
 	}
-	n = mipt_delete(entries);
-	/* others may act upon it; who has changed nothing must not keep them from it */
+}
+
+static void
+keep_nothing(const char *xid, void *arg)
+{
+	List	   *entries = mipt_read_states(xid);
+
+	check_decided(xid, entries);
+	(void) mipt_delete(entries);
+	/* others may act upon it */
+	ForceSyncCommit();
+}
+
+int
+mip_family_forget(const char *xid)
+{
+	List	   *entries;
+	int			n;
+
+	mipt_lock(xid, ShareLock);
+	entries = mipt_read_states(xid);
+	check_decided(xid, entries);
+	mip_family_unlock();
+	n = count_rows(entries);
 	if (n > 0)
-		ForceSyncCommit();
-	else
-		mip_family_unlock(xid, ExclusiveLock);
+		mip_book(xid, MIP_EFFECT, keep_nothing, NULL);
 	return n;
 }

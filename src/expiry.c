@@ -11,8 +11,8 @@
  * Of an acknowledged family one row stays, without texts; it refuses whatever
  * comes. mip.expire removes it as soon as the horizon does the same.
  *
- * Both write under the family lock, which they keep until they have committed,
- * and flush that commit: others may act upon it (at another site) at once.
+ * Both write when their transaction commits (books.c), and flush that commit:
+ * others may act upon it (at another site) at once.
  *
  * mip.expire also does what is left of book-keeping (commit.c) after a crash: the
  * links of a winner, which may be large, would stay for as long as its entry.
@@ -24,6 +24,7 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "books.h"
 #include "expiry.h"
 #include "horizon.h"
 #include "miscadmin.h"
@@ -57,28 +58,44 @@ strip(const char *xid, List *entries)
 	(void) mipt_delete(list_delete_ptr(list_copy(entries), committed));
 }
 
-void
-mip_family_acknowledge(const char *xid)
+/* The entry to be acknowledged, or NULL if there is none. */
+static MiptEntry *
+find_acknowledgeable(const char *xid, List *entries)
 {
-	List	   *entries;
-	MiptEntry  *committed;
+	MiptEntry  *committed = mipt_committed(entries);
 
-	mip_family_lock(xid, ExclusiveLock);
-	entries = mipt_read(xid);
-	committed = mipt_committed(entries);
 	if (entries == NIL || (committed && committed->acknowledged))
-	{
-		mip_family_unlock(xid, ExclusiveLock);
-		return;
-	}
+		return NULL;
 	if (committed == NULL || mipt_has_prepared(entries))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("family \"%s\" has not been committed here, or not been finished", xid),
 				 errhint("Acknowledge a request when it is committed at every site.")));
+	return committed;
+}
+
+static void
+keep_acknowledgement(const char *xid, void *arg)
+{
+	List	   *entries = mipt_read_states(xid);
+
+	if (find_acknowledgeable(xid, entries) == NULL)
+		return;
 	strip(xid, entries);
 	ForceSyncCommit();
 	mip_count(MIP_COUNT_ACKNOWLEDGED);
+}
+
+void
+mip_family_acknowledge(const char *xid)
+{
+	MiptEntry  *entry;
+
+	mipt_lock(xid, ShareLock);
+	entry = find_acknowledgeable(xid, mipt_read_states(xid));
+	mip_family_unlock();
+	if (entry)
+		mip_book(xid, MIP_EFFECT, keep_acknowledgement, NULL);
 }
 
 /* ---- looking for old rows ---- */
@@ -166,20 +183,11 @@ scan_old(int64 seconds, old_row_callback callback, void *arg)
 
 typedef struct Expiring
 {
-	List	   *families;		/* of MipExpired */
-	MemoryContext context;		/* theirs */
-	MemoryContext scratch;		/* texts of one family at a time */
+	int			n;				/* families that may go */
+	MemoryContext scratch;		/* for one family at a time */
 	TimestampTz before;			/* what is older than that */
-	char	   *last;			/* the family last looked at */
+	int64		time;			/* of the youngest family that has one; or -1 */
 } Expiring;
-
-typedef struct MipExpired
-{
-	char	   *xid;
-	bool		timed;
-	int64		time;
-	List	   *entries;		/* without texts */
-} MipExpired;
 
 /* An XID without a time is as old as its youngest attempt. */
 static bool
@@ -210,101 +218,81 @@ any_foreign(List *entries)
 
 /* Nobody here, or elsewhere, needs to know any more how it ended? */
 static bool
-may_go(List *entries)
+may_go(const char *xid, List *entries, TimestampTz before)
 {
 	MiptEntry  *committed = mipt_committed(entries);
+	int64		time;
 
 	if (entries == NIL || mipt_has_prepared(entries) || any_foreign(entries))
 		return false;
+	if (!mip_xid_time(xid, &time) && !are_old(entries, before))
+		return false;
 	return committed == NULL || committed->acknowledged ||
-		mip_sites_count(committed->sites) <= 1;
+		mip_sites_count(mipt_sites(committed)) <= 1;
 }
 
-static List *
-copy_rows(List *entries)
+/* Behind the horizon, which has been moved. */
+static void
+keep_removal(const char *xid, void *arg)
 {
-	List	   *rows = NIL;
-	ListCell   *lc;
+	TimestampTz *before = arg;
+	List	   *entries = mipt_peek(xid);
+	int64		time;
 
-	foreach(lc, entries)
-	{
-		MiptEntry  *row;
-
-		if (!ItemPointerIsValid(&((MiptEntry *) lfirst(lc))->tid))
-			continue;			/* active */
-		row = palloc(sizeof(MiptEntry));
-		memcpy(row, lfirst(lc), sizeof(MiptEntry));
-		row->request = row->result = NULL;
-		row->links = NULL;
-		if (row->sites)
-			row->sites = DatumGetArrayTypePCopy(PointerGetDatum(row->sites));
-		rows = lappend(rows, row);
-	}
-	return rows;
+	if (!may_go(xid, entries, *before))
+		return;
+	if (mip_xid_time(xid, &time))
+		(void) mipt_delete(entries);
+	else
+		strip(xid, entries);
+	ForceSyncCommit();
+	mip_count(MIP_COUNT_EXPIRED);
+	mip_stop_point("removed");
 }
 
-/* Takes note of a family that may go, and of its lock. */
+static void
+book_removal(const char *xid, TimestampTz before)
+{
+	TimestampTz *arg = MemoryContextAlloc(TopTransactionContext, sizeof(TimestampTz));
+
+	*arg = before;
+	mip_book(xid, MIP_REMOVAL, keep_removal, arg);
+}
+
+/* Books the removal of a family that may go. */
 static bool
 collect(const OldRow *row, void *arg)
 {
 	Expiring   *expiring = arg;
 	MemoryContext old;
-	List	   *entries;
 	int64		time;
-	bool		timed = mip_xid_time(row->xid, &time);
 
 	if (!row_flag(row, Anum_aborted) && !row_flag(row, Anum_acknowledged) &&
 		row_sites(row) > 1)
 		return true;
-	if (expiring->last && strcmp(expiring->last, row->xid) == 0)
-		return true;
-	/* somebody works on it: another time; or it has been collected already */
-	if (!mip_family_lock_if_free(row->xid, ExclusiveLock))
+	/* of several rows, or by several calls; or somebody works on it: another time */
+	if (mip_is_booked(row->xid, keep_removal) ||
+		!mip_family_lock_if_free(row->xid, ShareLock))
 		return true;
 
 	old = MemoryContextSwitchTo(expiring->scratch);
-	entries = mipt_read_any(row->xid);
-	MemoryContextSwitchTo(expiring->context);
-	expiring->last = pstrdup(row->xid);
-	if (may_go(entries) && (timed || are_old(entries, expiring->before)))
+	if (may_go(row->xid, mipt_peek(row->xid), expiring->before))
 	{
-		MipExpired *family = palloc(sizeof(MipExpired));
-
-		family->xid = expiring->last;
-		family->timed = timed;
-		family->time = timed ? time : 0;
-		family->entries = copy_rows(entries);
-		expiring->families = lappend(expiring->families, family);
+		book_removal(row->xid, expiring->before);
+		expiring->n++;
+		if (mip_xid_time(row->xid, &time))
+			expiring->time = Max(expiring->time, time);
 	}
-	else
-		mip_family_unlock(row->xid, ExclusiveLock);
+	mip_family_unlock();
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(expiring->scratch);
-	return list_length(expiring->families) < MIP_EXPIRE_MAX;
-}
-
-static void
-advance_horizon(List *families)
-{
-	int64		time = -1;
-	ListCell   *lc;
-
-	foreach(lc, families)
-	{
-		MipExpired *family = lfirst(lc);
-
-		if (family->timed)
-			time = Max(time, family->time);
-	}
-	if (time >= 0)
-		mip_advance_horizon(time);
+	return expiring->n < MIP_EXPIRE_MAX;
 }
 
 int
 mip_expire_families(void)
 {
-	Expiring	expiring = {.context = CurrentMemoryContext};
-	ListCell   *lc;
+	Expiring	expiring = {.time = -1};
 
 	if (mip_retention == 0)
 		return 0;
@@ -313,24 +301,10 @@ mip_expire_families(void)
 	expiring.before = mip_time_to_timestamp(mip_time_ago(mip_retention));
 	scan_old(mip_retention, collect, &expiring);
 	MemoryContextDelete(expiring.scratch);
-	if (expiring.families == NIL)
-		return 0;
-
-	advance_horizon(expiring.families);
+	if (expiring.time >= 0)
+		mip_advance_horizon(expiring.time);
 	mip_stop_point("horizon");
-	foreach(lc, expiring.families)
-	{
-		MipExpired *family = lfirst(lc);
-
-		if (family->timed)
-			(void) mipt_delete(family->entries);
-		else
-			strip(family->xid, family->entries);
-	}
-	mip_stop_point("removed");
-	ForceSyncCommit();
-	mip_count_many(MIP_COUNT_EXPIRED, list_length(expiring.families));
-	return list_length(expiring.families);
+	return expiring.n;
 }
 
 /* ---- what a crash has kept ---- */

@@ -10,12 +10,12 @@
 
 #include "mipt.h"
 
-/* At most so many families a call, since their locks are kept until its end. */
+/* At most so many families a call, since their locks are held at once in the end. */
 #define MIP_EXPIRE_MAX	500
 
 extern void mip_family_acknowledge(const char *xid);
 
-/* Removes or strips expired families; returns how many. */
+/* Books the removal of expired families, or of their texts; returns how many. */
 extern int	mip_expire_families(void);
 
 /*

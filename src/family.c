@@ -71,6 +71,10 @@ mip_family_shmem_startup(void)
 		mip_registry->lock = &(GetNamedLWLockTranche("pg_mip"))->lock;
 		mip_registry->nslots = registry_slots();
 		mip_registry->free = -1;
+		if (!pg_strong_random(mip_registry->seed, MIP_SEED_LENGTH))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate a random seed")));
 		pg_atomic_init_u64(&mip_registry->unflushed, 0);
 		for (int i = mip_registry->nslots - 1; i >= 0; i--)
 		{

@@ -73,16 +73,18 @@ extern void mip_family_shmem_startup(void);
  * The family lock: a heavyweight lock on (database, XID). Shared for a
  * consistent reading of the MIPT, exclusive for each transition.
  *
- * mip_family_lock takes it for the current transaction; mip.commit, mip.rollback
- * and readers give it back before their rows travel. An instance that ends must not leave it with the prepared
- * transaction, so it takes it for the session; the transaction callbacks in
- * instance.c release it on every path. Only one can be held so.
+ * mip_family_lock takes it for the current transaction (use mipt_lock where the
+ * family may be another role's), mip_family_unlock gives back the one that was
+ * taken last. An instance that ends must not leave it with the prepared
+ * transaction, so it takes it for the session; only one can be held so. The
+ * transaction callbacks in instance.c release all of them on every path, and
+ * so does guard.c before an error is reported.
  */
 extern void mip_family_lock(const char *xid, LOCKMODE mode);
 extern bool mip_family_lock_if_free(const char *xid, LOCKMODE mode);
-extern void mip_family_unlock(const char *xid, LOCKMODE mode);
+extern void mip_family_unlock(void);
 extern void mip_family_lock_ending(const char *xid);
-extern void mip_family_unlock_ending(void);
+extern void mip_family_unlock_all(void);
 
 /* For who has called `function`; refused without the library, and on a standby. */
 extern void mip_registry_ensure(const char *function);

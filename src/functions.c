@@ -10,6 +10,7 @@
 
 #include "access/detoast.h"
 #include "access/xact.h"
+#include "books.h"
 #include "catalog/pg_enum.h"
 #include "commands/trigger.h"
 #include "commit.h"
@@ -248,9 +249,9 @@ mip_instances(PG_FUNCTION_ARGS)
 
 	mip_registry_ensure("mip.instances");
 	InitMaterializedSRF(fcinfo, 0);
-	mip_family_lock(xid, ShareLock);
+	mipt_lock(xid, ShareLock);
 	entries = mipt_read(xid);
-	mip_family_unlock(xid, ShareLock);
+	mip_family_unlock();
 	mip_wait_until_durable();
 	return return_entries(fcinfo, entries);
 }
@@ -345,11 +346,11 @@ mip_finished(PG_FUNCTION_ARGS)
 static void
 put_in_doubt(ReturnSetInfo *rsinfo, const MipInDoubt *found)
 {
-	MiptEntry  *entry = mipt_find_visible(found->xid, found->xinst);
+	MiptEntry  *entry = mipt_read_in_doubt(found->xid, found->xinst);
 	Datum		values[6];
 	bool		nulls[6] = {false};
 
-	if (entry == NULL || entry->state != MIP_PREPARED || mipt_is_foreign(entry))
+	if (entry == NULL)
 		return;
 	values[0] = CStringGetTextDatum(found->xid);
 	values[1] = Int64GetDatum(entry->xinst);

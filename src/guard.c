@@ -212,6 +212,8 @@ static void
 leave_by_error(int levels, MemoryContext context)
 {
 	depth -= levels;
+	/* nobody waits for a client that does not read of it */
+	mip_family_unlock_all();
 	if (depth == 0 && mip_in_transaction() && GetCurrentTransactionNestLevel() > 1)
 		mip_mine.inst->running = false;
 	explain_error(context);

@@ -18,7 +18,7 @@
 #include "access/multixact.h"
 #include "access/twophase.h"
 #include "access/xact.h"
-#include "commit.h"
+#include "books.h"
 #include "eviction.h"
 #include "guard.h"
 #include "handover.h"
@@ -182,7 +182,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	mip_mine.sites = DatumGetArrayTypePCopy(PointerGetDatum(sites));
 	MemoryContextSwitchTo(old);
 
-	mip_family_lock(xid, ShareLock);
+	mipt_lock(xid, ShareLock);
 	mip_mine.inst = mip_register(xid, xinst, GetUserId(), sites);
 	mip_mine.family = mip_mine.inst->family;
 	mip_mine.ending = MIP_RUNNING;
@@ -200,7 +200,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	mip_mine.first_command = GetCurrentCommandId(false);
 	if (mip_mine.age == MIP_BEHIND_HORIZON && !mipt_has_prepared(entries))
 		mip_raise_expired(xid);
-	mip_family_unlock(xid, ShareLock);
+	mip_family_unlock();
 }
 
 /* ---- the function's step of an ending ---- */
@@ -279,7 +279,7 @@ read_family(void)
 	mip_family_lock(mip_mine.xid, ShareLock);
 	mip_mine.seen = mip_mine.family->transitions;
 	entries = mipt_read(mip_mine.xid);
-	mip_family_unlock(mip_mine.xid, ShareLock);
+	mip_family_unlock();
 	return entries;
 }
 
@@ -355,7 +355,7 @@ mip_instance_commit_one_phase(text *request, text *result)
 static void
 after_prepare(void *arg)
 {
-	mip_family_unlock_ending();
+	mip_family_unlock_all();
 }
 
 /*
@@ -494,26 +494,60 @@ refuse_plain_commit(void)
 }
 
 static void
+pre_commit(void)
+{
+	mip_keep_books();
+	if (!mip_in_transaction())
+		return;
+	if (mip_mine.ending != MIP_ONE_PHASE)
+		refuse_plain_commit();
+	enter_row(true);
+}
+
+static void
+pre_prepare(void)
+{
+	mip_refuse_books();
+	if (!mip_in_transaction())
+		return;
+	if (mip_mine.ending != MIP_PREPARING)
+		refuse_plain_commit();
+	unlock_after_prepare();
+	enter_row(false);
+}
+
+/* Nobody waits for a client that does not read why this has failed. */
+static void
+run_unlocking(void (*step) (void))
+{
+	PG_TRY();
+	{
+		step();
+	}
+	PG_CATCH();
+	{
+		mip_family_unlock_all();
+		if (mip_in_transaction())
+		{
+			/* a winner may end it, even while it tells its client */
+			mip_mine.inst->running = true;
+			mip_mine.inst->at_lock = false;
+		}
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+static void
 xact_callback(XactEvent event, void *arg)
 {
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			mip_keep_books();
-			if (!mip_in_transaction())
-				break;
-			if (mip_mine.ending != MIP_ONE_PHASE)
-				refuse_plain_commit();
-			enter_row(true);
+			run_unlocking(pre_commit);
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			mip_refuse_books();
-			if (!mip_in_transaction())
-				break;
-			if (mip_mine.ending != MIP_PREPARING)
-				refuse_plain_commit();
-			unlock_after_prepare();
-			enter_row(false);
+			run_unlocking(pre_prepare);
 			break;
 		case XACT_EVENT_PREPARE:
 			if (mip_in_transaction())
@@ -535,7 +569,7 @@ xact_callback(XactEvent event, void *arg)
 				mip_unregister(mip_mine.inst);
 			}
 			forget_mine();
-			mip_family_unlock_ending();
+			mip_family_unlock_all();
 			mip_lose_books();
 			mip_guard_at_eoxact();
 			break;
@@ -551,7 +585,10 @@ subxact_callback(SubXactEvent event, SubTransactionId mine,
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 		mip_overlay_at_eosubxact(true, mine, parent);
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
 		mip_overlay_at_eosubxact(false, mine, parent);
+		mip_family_unlock_all();
+	}
 }
 
 void

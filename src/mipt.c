@@ -104,15 +104,7 @@ open_mipt(LOCKMODE mode)
 
 /* ---- reading ---- */
 
-static void *
-varlena_copy(HeapTuple tup, int attno, TupleDesc desc)
-{
-	bool		isnull;
-	Datum		datum = heap_getattr(tup, attno, desc, &isnull);
-
-	return isnull ? NULL : PG_DETOAST_DATUM_COPY(datum);
-}
-
+/* Out of line values of a row are read later, if at all: see load. */
 static MiptEntry *
 entry_of_row(HeapTuple tup, TupleDesc desc, TransactionId running)
 {
@@ -120,14 +112,11 @@ entry_of_row(HeapTuple tup, TupleDesc desc, TransactionId running)
 	bool		isnull;
 
 	entry->xinst = DatumGetInt64(heap_getattr(tup, Anum_xinst, desc, &isnull));
-	entry->request = varlena_copy(tup, Anum_request, desc);
-	entry->result = varlena_copy(tup, Anum_result, desc);
-	entry->sites = varlena_copy(tup, Anum_sites, desc);
-	entry->links = varlena_copy(tup, Anum_links, desc);
 	entry->owner = DatumGetObjectId(heap_getattr(tup, Anum_owner, desc, &isnull));
 	entry->since = DatumGetTimestampTz(heap_getattr(tup, Anum_since, desc, &isnull));
 	entry->acknowledged = DatumGetBool(heap_getattr(tup, Anum_acknowledged, desc, &isnull));
 	entry->tid = tup->t_self;
+	entry->row = heap_copytuple(tup);
 	entry->running = running;
 	if (DatumGetBool(heap_getattr(tup, Anum_aborted, desc, &isnull)))
 		entry->state = MIP_ABORTED;
@@ -157,6 +146,52 @@ read_rows(const char *xid)
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	return rows;
+}
+
+/*
+ * Values that are stored out of line. What keeps them is the family lock: a row
+ * in progress, once it has been rolled back, is dead to VACUUM at once, whatever
+ * snapshots there are, and so are they. (Those of committed rows stay for as long
+ * as the caller's snapshot.)
+ */
+static void *
+load_column(const MiptEntry *entry, int attno, TupleDesc desc)
+{
+	bool		isnull;
+	Datum		datum = heap_getattr(entry->row, attno, desc, &isnull);
+
+	return isnull ? NULL : PG_DETOAST_DATUM_COPY(datum);
+}
+
+static void
+load(MiptEntry *entry)
+{
+	Relation	rel;
+	TupleDesc	desc;
+
+	if (entry->row == NULL)
+		return;
+	rel = open_mipt(AccessShareLock);
+	desc = RelationGetDescr(rel);
+	entry->request = load_column(entry, Anum_request, desc);
+	entry->result = load_column(entry, Anum_result, desc);
+	entry->sites = load_column(entry, Anum_sites, desc);
+	entry->links = load_column(entry, Anum_links, desc);
+	table_close(rel, AccessShareLock);
+}
+
+ArrayType *
+mipt_sites(const MiptEntry *entry)
+{
+	Relation	rel;
+	ArrayType  *sites;
+
+	if (entry->sites || entry->row == NULL)
+		return entry->sites;
+	rel = open_mipt(AccessShareLock);
+	sites = load_column(entry, Anum_sites, RelationGetDescr(rel));
+	table_close(rel, AccessShareLock);
+	return sites;
 }
 
 bool
@@ -216,14 +251,8 @@ mipt_entry_of(const MipInstance *inst)
 	return entry;
 }
 
-static bool
-may_see(const MiptEntry *entry)
-{
-	return has_privs_of_role(GetUserId(), entry->owner);
-}
-
 List *
-mipt_read_any(const char *xid)
+mipt_peek(const char *xid)
 {
 	List	   *entries = read_rows(xid);
 	ListCell   *lc;
@@ -252,10 +281,15 @@ mipt_is_foreign(const MiptEntry *entry)
 	return TransactionIdIsValid(entry->running);
 }
 
-List *
-mipt_read(const char *xid)
+static bool
+may_see(const MiptEntry *entry)
 {
-	List	   *entries = mipt_read_any(xid);
+	return has_privs_of_role(GetUserId(), entry->owner);
+}
+
+static void
+refuse_strangers(const char *xid, List *entries)
+{
 	ListCell   *lc;
 
 	foreach(lc, entries)
@@ -264,6 +298,40 @@ mipt_read(const char *xid)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("family \"%s\" belongs to another role", xid)));
+	}
+}
+
+static bool
+has_own_instance(const char *xid)
+{
+	ListCell   *lc;
+
+	foreach(lc, mip_family_instances(xid))
+	{
+		if (has_privs_of_role(GetUserId(), ((MipInstance *) lfirst(lc))->owner))
+			return true;
+	}
+	return false;
+}
+
+void
+mipt_lock(const char *xid, LOCKMODE mode)
+{
+	/* most callers ask for what they know to be alive */
+	if (!has_own_instance(xid))
+		refuse_strangers(xid, mipt_peek(xid));
+	mip_family_lock(xid, mode);
+}
+
+List *
+mipt_read_states(const char *xid)
+{
+	List	   *entries = mipt_peek(xid);
+	ListCell   *lc;
+
+	refuse_strangers(xid, entries);
+	foreach(lc, entries)
+	{
 		if (mipt_is_foreign(lfirst(lc)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
@@ -274,12 +342,26 @@ mipt_read(const char *xid)
 	return entries;
 }
 
-MiptEntry *
-mipt_find_visible(const char *xid, int64 xinst)
+List *
+mipt_read(const char *xid)
 {
-	MiptEntry  *entry = mipt_find(mipt_read_any(xid), xinst);
+	List	   *entries = mipt_read_states(xid);
+	ListCell   *lc;
 
-	return entry && may_see(entry) ? entry : NULL;
+	foreach(lc, entries)
+		load(lfirst(lc));
+	return entries;
+}
+
+MiptEntry *
+mipt_read_in_doubt(const char *xid, int64 xinst)
+{
+	MiptEntry  *entry = mipt_find(mipt_peek(xid), xinst);
+
+	if (entry == NULL || entry->state != MIP_PREPARED || mipt_is_foreign(entry) || !may_see(entry))
+		return NULL;
+	load(entry);
+	return entry;
 }
 
 MiptEntry *
@@ -621,6 +703,7 @@ mipt_strip(const char *xid, const MiptEntry *entry)
 	Relation	rel = open_mipt(RowExclusiveLock);
 
 	bare.request = bare.result = NULL;
+	bare.sites = mipt_sites(entry);
 	bare.acknowledged = true;
 	CatalogTupleDelete(rel, &bare.tid);
 	table_close(rel, NoLock);

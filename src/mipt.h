@@ -40,7 +40,7 @@ typedef struct MiptEntry
 {
 	int64		xinst;
 	MipState	state;
-	text	   *request;		/* NULL if none */
+	text	   *request;		/* NULL if none, or not loaded; so are the others */
 	text	   *result;
 	ArrayType  *sites;			/* NULL: not known (large, and not prepared) */
 	Oid			owner;
@@ -49,24 +49,41 @@ typedef struct MiptEntry
 	bool		acknowledged;	/* nobody will ask for the result again */
 	TransactionId running;		/* whose row it is, if in progress */
 	ItemPointerData tid;		/* of the row; invalid if there is none */
+	HeapTuple	row;			/* as it is stored, or NULL */
 } MiptEntry;
 
 /*
- * All entries of a family, ordered by XINST, active instances included.
- * The caller holds the family lock (shared is enough) if it wants entries
- * that belong together. Checks that the caller is a member of the family's
- * owner role: ERRCODE_INSUFFICIENT_PRIVILEGE if not; and that nobody else is
- * writing to the rows: ERRCODE_OBJECT_IN_USE.
+ * Takes the family lock, unless the family is another role's, of which the
+ * caller is not a member: ERRCODE_INSUFFICIENT_PRIVILEGE. Who has no business
+ * with a family must not be able to keep others from it.
  */
+extern void mipt_lock(const char *xid, LOCKMODE mode);
+/*
+ * All entries of a family, ordered by XINST, active instances included, as far
+ * as they are not stored out of line. The caller holds the family lock (shared
+ * is enough) if it wants entries that belong together.
+ */
+extern List *mipt_peek(const char *xid);
+/*
+ * The same. Checks that the caller is a member of the family's owner role:
+ * ERRCODE_INSUFFICIENT_PRIVILEGE if not; and that nobody else is writing to the
+ * rows: ERRCODE_OBJECT_IN_USE.
+ */
+extern List *mipt_read_states(const char *xid);
+/* The same with texts, sites and links. The caller holds the family lock. */
 extern List *mipt_read(const char *xid);
-/* The same, whosever family it is. */
-extern List *mipt_read_any(const char *xid);
+/* The site set of an entry. The caller holds the family lock. */
+extern ArrayType *mipt_sites(const MiptEntry *entry);
 /* Without the extension a schema `mip` is somebody else's, who may mean harm. */
 extern bool mipt_exists(void);
 /* Is there a row of an instance in progress? In any database, to anybody. */
 extern bool mipt_is_pending(const char *xid, int64 xinst);
-/* One entry, or NULL if there is none or the caller may not see it. */
-extern MiptEntry *mipt_find_visible(const char *xid, int64 xinst);
+/*
+ * An instance in doubt, read without the family lock: nobody has to wait for
+ * who is deciding it. NULL if it is not in doubt, or not any more, or the caller
+ * may not see it.
+ */
+extern MiptEntry *mipt_read_in_doubt(const char *xid, int64 xinst);
 extern MiptEntry *mipt_find(List *entries, int64 xinst);
 /* An entry of one without a row: active, doomed, or prepared and out of sight. */
 extern MiptEntry *mipt_entry_of(const MipInstance *inst);

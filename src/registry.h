@@ -13,9 +13,12 @@
 #include "storage/lwlock.h"
 #include "utils/hsearch.h"
 
+#define MIP_SEED_LENGTH 32
+
 typedef struct MipRegistry
 {
 	LWLock	   *lock;
+	uint8		seed[MIP_SEED_LENGTH];	/* secret: of the family locks' tags */
 	bool		rebuilt;		/* prepared instances found after start-up? */
 	uint32		next_family_id;
 	int			free;			/* first free slot, or -1 */

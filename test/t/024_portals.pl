@@ -79,6 +79,12 @@ sub execute
 	return;
 }
 
+# Family locks that somebody holds
+sub held
+{
+	return mip_sql($node, q[SELECT count(*) FROM pg_locks WHERE locktype = 'userlock']);
+}
+
 sub sync
 {
 	send_message('S', '');
@@ -206,9 +212,7 @@ for my $function (sort keys %decision)
 	execute('', "SELECT xinst FROM mip.$function('$xid', 2)", 1);
 	send_message('H', '');
 	is(answer('s'), '12Ds', "$function: answers with one of two rows");
-	my $held = mip_sql($node, q[SELECT count(*) FROM pg_locks
-		WHERE locktype = 'userlock' OR locktype = 'advisory']);
-	is($held, 0, "$function: and holds no lock");
+	is(held(), 0, "$function: and holds no lock");
 	is(sync(), 'ZI', "$function: ends");
 	is(states($node, $xid), $decision{$function}, "$function: and notes the loser");
 }
@@ -232,6 +236,93 @@ is(states($node, 'half decided'), '2 committed', 'and stands');
 execute('cleaning', q[SELECT mip.acknowledge(x) FROM (VALUES ('half decided'), ('x')) v (x)], 1);
 execute('', $_, 0) for 'BEGIN', q[PREPARE TRANSACTION 'outsider'];
 like(sync(), qr/E\(MP006\)ZI$/, 'PREPARE TRANSACTION behind a part of a clean-up: refused');
+
+# Nor does who has the rest of an effect before him hold a lock.
+connect_to();
+execute('', q[SELECT mip.acknowledge(x) FROM (VALUES ('half decided'), ('x')) v (x)], 1);
+send_message('H', '');
+answer('s');
+is(held(), 0, 'a part of a clean-up holds no lock');
+sync();
+
+# ---- clients that do not read ----
+
+# An error that does not fit into the socket's buffer, and a client that does not
+# read it: the family is not kept from others.
+my $long = 20_000_000;
+
+sub commit_long
+{
+	my ($xid) = @_;
+	mip_sql($node, qq[BEGIN; SELECT mip.begin('$xid', 1);
+		SELECT FROM mip.commit_one_phase('', repeat('x', $long))]);
+	return;
+}
+
+# Does the backend hang in telling its client something?
+sub hangs
+{
+	return $node->poll_query_until('postgres',
+		q[SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'ClientWrite']);
+}
+
+for my $call ('BEGIN; SELECT mip.begin(%s, 2)', 'SELECT mip.commit(%s, 2)', q[SELECT mip.refuse(%s, 2, '{}')])
+{
+	my $xid = 'long';
+	commit_long($xid);
+	connect_to();
+	send_message('Q', sprintf($call, "'$xid'") . "\0");
+	ok(hangs(), "$call: a client that does not read the result");
+	is(held(), 0, '... holds no lock');
+	mip_sql($node, "SELECT mip.acknowledge('$xid')");
+	is(states($node, $xid), '1 committed' . ($call =~ /begin/ ? ', 2 active' : ''),
+		'... nor anybody up');
+	like(answer(), qr/E\(MP001\)Z/, '... and can read it later');
+	query('ROLLBACK');
+	mip_sql($node, "SELECT mip.forget('$xid')");
+}
+
+# What fails at the end of the statement
+my $gate = session($node, 'gate');
+$gate->sql('SELECT pg_advisory_lock(1)');
+connect_to();
+send_message('Q', "SELECT mip.refuse('late', 2, '{}'), pg_advisory_xact_lock(1)\0");
+$node->poll_query_until('postgres', q[SELECT count(*) = 1 FROM pg_locks WHERE NOT granted]);
+is(held(), 0, 'a statement that takes its time holds no lock');
+commit_long('late');
+$gate->sql('SELECT pg_advisory_unlock(1)');
+ok(hangs(), 'it fails, and its client does not read why');
+is(held(), 0, '... and holds no lock either');
+is(mip_sql($node, q[SELECT mip.forget('late')]), '1', '... nor anybody up');
+like(answer(), qr/E\(MP001\)ZI/, '... and can read it later');
+
+# ---- tags ----
+
+# pg_locks shows them to everybody, so they are not to be computed.
+sub tag
+{
+	my $s = session($node, 'waits');
+	$gate->sql('SELECT pg_advisory_lock(1)');
+	$s->sql(q[SET mip.debug_stop_at = 'wait:turn'; BEGIN; SELECT mip.begin('tagged', 1)]);
+	$s->send_sql(q[SELECT FROM mip.prepare('', '')]);
+	$s->waits;
+	my $found = mip_sql($node, q[SELECT classid, objid FROM pg_locks
+		WHERE locktype = 'userlock' AND mode = 'ExclusiveLock' AND granted]);
+	$gate->sql('SELECT pg_advisory_unlock(1)');
+	$s->finish;
+	mip_sql($node, q[SELECT FROM mip.rollback('tagged', 1); SELECT mip.forget('tagged')]);
+	$s->quit;
+	return $found;
+}
+
+my $tag = tag();
+like($tag, qr/^\d+\|\d+$/, 'a family has a tag');
+is(tag(), $tag, 'always the same');
+$gate->quit;
+$node->restart;
+$gate = session($node, 'gate');
+isnt(tag(), $tag, 'but not after a restart: it depends on a secret');
+$gate->quit;
 
 $node->stop;
 done_testing();
