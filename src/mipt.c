@@ -36,6 +36,7 @@
 #include "sites.h"
 #include "stats.h"
 #include "storage/bufmgr.h"
+#include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -43,6 +44,7 @@
 #include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -194,6 +196,58 @@ mipt_sites(const MiptEntry *entry)
 	return sites;
 }
 
+static bool
+has_been_rolled_back(HeapTuple row)
+{
+	TransactionId xmin = HeapTupleHeaderGetXmin(row->t_data);
+
+	return !TransactionIdIsInProgress(xmin) && !TransactionIdDidCommit(xmin);
+}
+
+/*
+ * The same without the family lock. False if the instance has been rolled back,
+ * and its values may be gone: that is an error, which needs a subtransaction.
+ */
+static bool
+load_if_there(MiptEntry *entry)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool there = true;
+
+	if (!HeapTupleHasExternal(entry->row))
+	{
+		load(entry);
+		return true;
+	}
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		load(entry);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (error->sqlerrcode != ERRCODE_DATA_CORRUPTED || !has_been_rolled_back(entry->row))
+			ReThrowError(error);
+		FreeErrorData(error);
+		there = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return there;
+}
+
 bool
 mipt_exists(void)
 {
@@ -329,6 +383,7 @@ mipt_read_states(const char *xid)
 	List	   *entries = mipt_peek(xid);
 	ListCell   *lc;
 
+	mip_stop_point("peeked");
 	refuse_strangers(xid, entries);
 	foreach(lc, entries)
 	{
@@ -358,10 +413,10 @@ mipt_read_in_doubt(const char *xid, int64 xinst)
 {
 	MiptEntry  *entry = mipt_find(mipt_peek(xid), xinst);
 
+	mip_stop_point("peeked");
 	if (entry == NULL || entry->state != MIP_PREPARED || mipt_is_foreign(entry) || !may_see(entry))
 		return NULL;
-	load(entry);
-	return entry;
+	return load_if_there(entry) ? entry : NULL;
 }
 
 MiptEntry *
