@@ -214,6 +214,7 @@ mip_raise_expired(const char *xid)
 
 	if (mip_xid_time(xid, &time))
 		mip_advance_horizon(time);
+	mip_family_unlock_all();
 	mip_wait_until_durable();
 	mip_count(MIP_COUNT_REFUSED_EXPIRED);
 	ereport(ERROR,

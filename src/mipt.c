@@ -515,6 +515,7 @@ append_json(StringInfo buf, const text *value)
 static void
 raise_acknowledged(const char *xid)
 {
+	mip_family_unlock_all();
 	mip_wait_until_durable();
 	mip_count(MIP_COUNT_REFUSED_EXPIRED);
 	ereport(ERROR,
@@ -533,6 +534,7 @@ mipt_raise_committed(const char *xid, const MiptEntry *entry)
 
 	if (entry->acknowledged)
 		raise_acknowledged(xid);
+	mip_family_unlock_all();	/* not for as long as a standby is away */
 	if (to_come)
 		mip_make_durable();
 	else

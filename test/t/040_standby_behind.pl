@@ -94,6 +94,9 @@ $late->sql("SELECT mip.begin('$old', 1)");
 $late->send_sql('INSERT INTO t VALUES (2)');
 waits_for_standby($late, 'nor that a request will never run again');
 
+is(mip_sql($node, q[SELECT count(*) FROM pg_locks WHERE locktype = 'userlock']),
+	'0', 'and nobody has to wait for them');
+
 kill 'CONT', $receiver;
 $retry->ends_refused('MP001', 'told as soon as the standby has it');
 my ($out) = $reader->finish;
