@@ -309,22 +309,30 @@ mip_expire_families(void)
 
 /* ---- what a crash has kept ---- */
 
+static void
+keep_no_links(const char *xid, void *arg)
+{
+	MiptEntry  *winner = mipt_committed(mipt_peek(xid));
+
+	if (winner && mipt_has_links(winner))
+		mipt_clear_links(winner);
+}
+
 /* False: somebody works on the family, or has done it meanwhile. */
 static bool
-empty_links(const char *xid)
+book_links(const char *xid)
 {
 	MiptEntry  *winner;
+	bool		kept;
 
-	if (!mip_family_lock_if_free(xid, ExclusiveLock))
+	if (!mip_family_lock_if_free(xid, ShareLock))
 		return false;
-	winner = mipt_committed(mipt_read_any(xid));
-	if (winner == NULL || winner->links == NULL)
-	{
-		mip_family_unlock(xid, ExclusiveLock);
-		return false;
-	}
-	mipt_clear_links(winner);
-	return true;
+	winner = mipt_committed(mipt_peek(xid));
+	kept = winner && mipt_has_links(winner);
+	mip_family_unlock();
+	if (kept)
+		mip_book(xid, MIP_REMOVAL, keep_no_links, NULL);
+	return kept;
 }
 
 int
@@ -347,8 +355,8 @@ mip_empty_kept_links(void)
 
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextSwitchTo(family);
-		if (empty_links(TextDatumGetCString(heap_getattr(row, Anum_xid, RelationGetDescr(rel),
-														 &isnull))))
+		if (book_links(TextDatumGetCString(heap_getattr(row, Anum_xid, RelationGetDescr(rel),
+														&isnull))))
 			n++;
 		MemoryContextSwitchTo(caller);
 		MemoryContextReset(family);

@@ -729,6 +729,12 @@ mipt_insert_aborted(const char *xid, const MiptEntry *entry)
 	insert_row(xid, &aborted, NULL);
 }
 
+bool
+mipt_has_links(const MiptEntry *entry)
+{
+	return entry->row && !heap_attisnull(entry->row, Anum_links, NULL);
+}
+
 void
 mipt_clear_links(const MiptEntry *entry)
 {

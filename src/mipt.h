@@ -115,6 +115,8 @@ extern MiptEntry *mipt_own_entry(MipState state);
 extern void mipt_insert_own(bytea *links);
 /* Records that an instance was aborted. */
 extern void mipt_insert_aborted(const char *xid, const MiptEntry *entry);
+/* Does the row of an entry have links, loaded or not? */
+extern bool mipt_has_links(const MiptEntry *entry);
 /* Empties the links of a committed entry: they have been dealt with. */
 extern void mipt_clear_links(const MiptEntry *entry);
 /* Replaces an entry by one without texts, which is acknowledged. */
