@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from . import _mipt
-from ._branch import Branch, Instance, Lost, Prepared, Refused, Site, Vote
+from ._branch import Branch, Instance, Interrupted, Lost, Prepared, Refused, Site, Vote
 from ._connection import Connection, PooledConnection, cut
 from ._json import canonical, parse
 from ._pool import Pool, at_site
@@ -20,9 +20,10 @@ from ._sqlstate import is_retryable
 from .decision import Entry, highest
 from .observe import Phase, StepName
 
-__all__ = ["Attempt", "Ended", "Handler", "Tx"]
+__all__ = ["Attempt", "Ended", "Handler", "NotInDoubt", "Tx"]
 
 _PATIENCE = 0.2  # seconds of waiting for one's turn, before the siblings are looked at
+_UNSEEN = 0.01  # seconds for which a handler may run before a site knows of it
 
 
 class Tx:
@@ -62,6 +63,8 @@ class Ended:
     """Whether it has waited for long for a lock, with a sibling in doubt that others may wait for."""
     by_handler: bool = False
     """Whether the handler has ended a transaction itself; should it have called mip.prepare, the MIPT shows it."""
+    exposed: bool = False
+    """Whether the instance has been prepared somewhere, as far as is known: others may have seen it there."""
     highest: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,11 +77,13 @@ class Attempt:
     def __init__(
         self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], phase: Phase, *,
         timeout: float, deadline: float, parallel: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
+        adopt: Callable[[], Awaitable[bool]] | None,
     ) -> None:  # fmt: skip
         """`order`: the sites in the order in which to prepare them where not in parallel. `deadline`: the time, by
         the event loop's clock, at which the handler is cancelled. `in_doubt`: whether a sibling is prepared. `turn`:
         how long (seconds) the attempt may wait for a lock then, or keep one of the few places that there are for such
-        requests.
+        requests. `adopt`, where no client has submitted this: asked when a site knows of the instance, whether there is
+        a reason for it; without one the handler does not run.
         """
         self._instance = instance
         self._order = order
@@ -89,6 +94,7 @@ class Attempt:
         self._parallel = parallel
         self._in_doubt = in_doubt
         self._turn = turn
+        self._adopt = adopt
         self._branches: dict[str, Branch] = {}
         self._votes: dict[str, Vote] = {}
         self._gave_way = False
@@ -104,6 +110,10 @@ class Attempt:
         try:
             async with asyncio.timeout_at(self._deadline) as limit, self._taking_turns(limit):
                 await self._connect(limit)
+                if self._adopt is not None and handler is not None:
+                    await self._branches[self._order[0]].begin()
+                    if not await self._adopt():
+                        raise NotInDoubt("nothing of the request is in doubt any more")
                 text = await self._result_of(handler, request)
                 if self._failure() is None and any(branch.has_last for branch in self._branches.values()):
                     preparing = True  # and waiting for locks, as the handler may
@@ -115,7 +125,9 @@ class Attempt:
                 return await self._out_of_time(why, early)
             if preparing:
                 raise
-            return self._failed(self._failure() or error)
+            failure = self._failure()
+            # The handler's own time-out says more than that it has interrupted something.
+            return self._failed(error if failure is None or isinstance(failure, Interrupted) else failure)
         finally:
             timer.cancel()
         if not preparing:
@@ -145,12 +157,13 @@ class Attempt:
 
     def _failed(self, cause: BaseException) -> Ended:
         """We have prepared nothing, and will not: the transactions end with `close`."""
-        return Ended({}, cause, is_retryable(cause), by_handler=self._ended_by_handler())
+        by_handler = self._ended_by_handler()
+        return Ended({}, cause, is_retryable(cause), by_handler=by_handler, exposed=by_handler)
 
     async def _out_of_time(self, why: TimeoutError, retry: bool) -> Ended:
         """The same; but a branch that was preparing may have done it."""
         if not self._votes:
-            return Ended({}, why, retry, stuck=self._gave_way, by_handler=self._ended_by_handler())
+            return replace(self._failed(why), retry=retry, stuck=self._gave_way)
         ended = await self._judge({site: Refused(_NotTried()) for site in self._order} | self._votes)
         if ended.error is None:
             return ended  # complete after all
@@ -218,8 +231,33 @@ class Attempt:
         if handler is None or request is None:
             return None
         with self.phase.part("handler"):
-            result = await _uncancelled(handler(Tx(self._instance, self._branches), parse(request)["request"]))
+            async with self._seen():
+                result = await _uncancelled(handler(Tx(self._instance, self._branches), parse(request)["request"]))
         return canonical(result)
+
+    @contextlib.asynccontextmanager
+    async def _seen(self) -> AsyncIterator[None]:
+        """Let a site know of the instance where the handler does not do so at once; and nothing after its end."""
+        loop = asyncio.get_running_loop()
+        begun: list[asyncio.Task[None]] = []
+        branches = self._branches.values()
+
+        def begin() -> None:
+            if not any(branch.begun or branch.has_last for branch in branches):
+                begun.append(loop.create_task(self._branches[self._order[0]].begin()))
+
+        timer = loop.call_later(_UNSEEN, begin)
+        try:
+            yield
+        except BaseException:
+            for task in begun:
+                task.cancel()
+            raise
+        finally:
+            timer.cancel()
+            for branch in branches:
+                branch.handler_returned()
+            await asyncio.gather(*begun, return_exceptions=True)  # what went wrong is noted
 
     def _ended_by_handler(self) -> bool:
         return any(branch.ended_by_handler for branch in self._branches.values())
@@ -273,12 +311,14 @@ class Attempt:
         if not refused and not lost:
             return Ended(mipts)
         left = bool(lost)
+        exposed = len(refused) < len(votes)
         if refused:
             # A definite refusal: this instance can never be complete, so its coordinator may take it back.
             left |= not await self._take_back([site for site, vote in votes.items() if not isinstance(vote, Refused)])
         refusals = [vote.error for vote in refused if not isinstance(vote.error, _NotTried)]
         retry = all(map(is_retryable, refusals)) and all(vote.retry for vote in lost)
-        return Ended(mipts, next(iter([*refusals, *(vote.error for vote in lost)]), _NotTried()), retry, left)
+        error = next(iter([*refusals, *(vote.error for vote in lost)]), _NotTried())
+        return Ended(mipts, error, retry, left, exposed=exposed)
 
     async def _take_back(self, sites: Sequence[str]) -> bool:
         """Roll the prepared branches back; whether all of them are known to be gone."""
@@ -316,6 +356,10 @@ async def _uncancelled(work: Awaitable[Any]) -> Any:
         if task.cancelling() > before:
             raise
         raise RuntimeError("the handler was cancelled from within") from error
+
+
+class NotInDoubt(Exception):
+    """What was to be repeated unasked has been finished, or taken back, meanwhile."""
 
 
 class _NotTried(Exception):

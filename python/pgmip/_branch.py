@@ -8,7 +8,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.abc import Params
@@ -21,8 +21,9 @@ from ._connection import PooledConnection, cut_after, is_silent
 from ._sqlstate import NOT_USABLE, is_definite, is_protocol, sqlstate
 from .decision import Entry, State
 
-__all__ = ["Branch", "Instance", "Lost", "Prepared", "Refused", "Site", "Vote"]
+__all__ = ["Branch", "Instance", "Interrupted", "Lost", "Prepared", "Refused", "Site", "Vote"]
 
+T = TypeVar("T")
 Statement = LiteralString | bytes | SQL | Composed
 _Queued = tuple[Statement, Params | None, bool | None]  # and whether it is to be prepared
 
@@ -68,6 +69,13 @@ class Lost:
 Vote = Prepared | Refused | Lost
 
 
+class Interrupted(psycopg.errors.QueryCanceled):
+    """A statement has been interrupted on this side: it may have been done, or not."""
+
+    def __init__(self, which: str, site: str) -> None:
+        super().__init__(f"{which} statement at site {site!r} was cancelled")
+
+
 class Branch:
     """Runs the statements of one instance at one site. The transaction begins together with its first statement."""
 
@@ -78,12 +86,16 @@ class Branch:
         self.conn = conn
         self._instance = instance
         self._on_begun = on_begun
-        self._begun = False
+        self.begun = False
+        """Whether the site has been told of the instance, or is being told."""
+        self._returned = False
         self._over = False
+        self._ended = False  # by a statement of the handler
         self._savepoints = 0
+        self._statements = 0
+        self._failed: tuple[int, BaseException] | None = None  # the first statement that did, and why
         self._last: tuple[Statement, Params | None] | None = None
         self._asked = False  # whether what prepares may have been sent
-        self._last_error: psycopg.Error | None = None
         self._refusal: psycopg.Error | None = None
         self._turn = asyncio.Lock()
 
@@ -91,7 +103,7 @@ class Branch:
     def ended_by_handler(self) -> bool:
         """Whether a statement of the handler has ended the transaction: what follows would be outside of it."""
         ended = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
-        return self._begun and not self._over and ended
+        return self._ended or (self.begun and not self._over and ended)
 
     @property
     def has_last(self) -> bool:
@@ -103,48 +115,70 @@ class Branch:
         """The error that makes it impossible to prepare this branch, even if the handler went on after it."""
         if self._refusal is not None:
             return self._refusal
-        if self.conn.pgconn.transaction_status not in (TransactionStatus.INTRANS, TransactionStatus.IDLE):
-            return self._last_error
+        if self._failed is not None:
+            why = self._failed[1]
+            return why if isinstance(why, psycopg.Error) else Interrupted("a", self.site)
+        if self._turn.locked():
+            return psycopg.ProgrammingError(f"the handler has left a statement running at site {self.site!r}")
         # Better known now than after the other sites have prepared: what is lost then may have been prepared.
         return None if is_silent(self.conn) else psycopg.OperationalError(f"site {self.site!r} ended the connection")
 
-    async def run(self, sql: Statement, params: Params | None) -> psycopg.AsyncCursor[Any]:
-        """Run one statement of the handler."""
+    async def begin(self) -> None:
+        """Begin now, and not only with the handler's first statement: from here on the site knows of the instance."""
+        if not (self.begun or self._over or self.has_last or self._turn.locked()):
+            await self.run(b"SELECT", None, _nothing)
+
+    async def run(
+        self, sql: Statement, params: Params | None, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]
+    ) -> T:
+        """Run one statement of the handler, and `read` what it returns.
+
+        Whatever is raised in between, an interruption too, has the handler believe that the statement has not been:
+        so the branch has failed, unless the handler goes back to a savepoint.
+        """
         async with self._turn:
             self._check_open()
             if self.ended_by_handler:
                 raise self._refusal or psycopg.ProgrammingError(_NOT_YOURS)
+            self._statements += 1
             try:
                 cursor = await self._send(sql, params)
                 if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
                     raise psycopg.ProgrammingError(_NOT_YOURS)
-            except psycopg.Error as error:
+                return await read(cursor)
+            except BaseException as error:
                 self._note(error)
                 raise
-            return cursor
 
     def finish_with(self, sql: Statement, params: Params | None) -> None:
         """Keep the handler's last statement, to be run together with the one that prepares."""
         self._check_open()
         self._last = sql, copy.copy(params)
 
+    def handler_returned(self) -> None:
+        """Take no more statements of the handler's; what it has left behind is too late."""
+        self._returned = True
+
     @contextlib.asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
         # Not by psycopg's transaction(): that would go on with the connection when it is somebody else's.
         self._savepoints += 1
         name = f"pgmip_{self._savepoints}"
-        await self.run(f"SAVEPOINT {name}".encode(), None)
+        await self.run(f"SAVEPOINT {name}".encode(), None, _nothing)
+        before = self._statements
         try:
             yield
         except GeneratorExit:
             raise  # nobody waits for it any more
         except BaseException:
-            if not self._over:
+            if not (self._returned or self._over):
                 with contextlib.suppress(psycopg.Error):  # known by now, or noted
-                    await self.run(f"ROLLBACK TO {name}".encode(), None)
-                    await self.run(f"RELEASE {name}".encode(), None)
+                    await self.run(f"ROLLBACK TO {name}".encode(), None, _nothing)
+                    if self._failed is not None and self._failed[0] > before:
+                        self._failed = None
+                    await self.run(f"RELEASE {name}".encode(), None, _nothing)
             raise
-        await self.run(f"RELEASE {name}".encode(), None)
+        await self.run(f"RELEASE {name}".encode(), None, _nothing)
 
     async def prepare(self, request: str | None, result: str | None, timeout: float) -> Vote:
         """Prepare. Never raises for what the site or the network does."""
@@ -156,23 +190,27 @@ class Branch:
 
     def interrupted(self) -> Refused | Lost:
         """The vote of a branch that was interrupted while it prepared."""
-        error = psycopg.errors.QueryCanceled(f"the last statement at site {self.site!r} was cancelled")
+        error = Interrupted("the last", self.site)
         status = self.conn.pgconn.transaction_status
         sure = not self._asked or status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
         return Refused(error) if sure else Lost(error)
 
     def end(self) -> bool:
-        """Take no more statements. Whether a transaction is still open, and to be rolled back."""
+        """Take no more statements. Whether a transaction is still open, or about to be, and to be rolled back."""
         self._over = True
-        return not self.conn.closed and self.conn.pgconn.transaction_status != TransactionStatus.IDLE
+        idle = self.conn.pgconn.transaction_status == TransactionStatus.IDLE and not self._turn.locked()
+        return not self.conn.closed and not idle
 
     async def rollback(self, timeout: float) -> None:
         """End an open transaction without effect; where that fails the connection is closed, which does it too."""
         try:
             with cut_after(self.conn, timeout):
+                if self._turn.locked():  # a statement that the handler has left running
+                    await self.conn.cancel_safe(timeout=timeout)
                 # Prepared, so that psycopg forgets what else it has prepared: in a pipeline that fails it also takes
                 # for prepared what never arrived.
-                await self.conn.execute(b"ROLLBACK", prepare=True)
+                async with self._turn:
+                    await self.conn.execute(b"ROLLBACK", prepare=True)
         except psycopg.Error:
             await self.conn.close()
 
@@ -193,7 +231,7 @@ class Branch:
         return self.has_last and idle and sqlstate(error) == NOT_USABLE
 
     def _check_open(self) -> None:
-        if self._over:
+        if self._over or self._returned:
             raise RuntimeError(f"the transaction at site {self.site!r} is over")
         if self._last is not None:
             raise RuntimeError(f"the handler has given its last statement at site {self.site!r}")
@@ -221,13 +259,13 @@ class Branch:
     async def _send(self, sql: Statement, params: Params | None) -> psycopg.AsyncCursor[Any]:
         """Run a statement: the first one together with the begin of the transaction, the last one with its end."""
         cursor = self.conn.cursor(row_factory=namedtuple_row)
-        before = [] if self._begun else self._beginning()
+        before = [] if self.begun else self._beginning()
         if self._over and self._last is not None:
             before.append((*self._last, None))
         if not before:
             self._asked = self._over
             return await cursor.execute(sql, params)
-        begins, self._begun = not self._begun, True
+        begins, self.begun = not self.begun, True
         await self._send_together(before, cursor, sql, params)
         if begins:
             await self._on_begun(self.site)
@@ -261,18 +299,35 @@ class Branch:
         if first is not None:
             raise first
 
-    def _note(self, error: psycopg.Error) -> None:
-        self._last_error = error
-        ended = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
-        if self._refusal is None and (is_protocol(error) or ended):
+    def _note(self, error: BaseException) -> None:
+        self._failed = self._failed or (self._statements, error)
+        self._ended |= self.conn.pgconn.transaction_status == TransactionStatus.IDLE
+        if self._refusal is None and isinstance(error, psycopg.Error) and (is_protocol(error) or self._ended):
             self._refusal = error
+
+
+async def _nothing(_: psycopg.AsyncCursor[Any]) -> None:
+    pass
+
+
+async def _count(cursor: psycopg.AsyncCursor[Any]) -> int:
+    return cursor.rowcount
+
+
+async def _one(cursor: psycopg.AsyncCursor[Any]) -> Any:
+    return await cursor.fetchone()
+
+
+async def _all(cursor: psycopg.AsyncCursor[Any]) -> list[Any]:
+    return await cursor.fetchall()
 
 
 class Site:
     """What a handler sees of a branch: `tx.store`. SQL is psycopg's, with `%s` or `%(name)s` for parameters.
 
     An error of PostgreSQL comes as its psycopg.Error. A handler that goes on after one without `savepoint` cannot
-    make the transaction succeed any more: it has failed at this site, and so everywhere.
+    make the transaction succeed any more: it has failed at this site, and so everywhere. The same goes for a statement
+    that the handler interrupts, by a time-out of its own, say, and for one that still runs when the handler returns.
     """
 
     def __init__(self, branch: Branch) -> None:
@@ -280,15 +335,15 @@ class Site:
 
     async def execute(self, sql: Statement, params: Params | None = None) -> int:
         """Run a statement; the number of rows it touched, -1 where PostgreSQL tells none."""
-        return (await self._branch.run(sql, params)).rowcount
+        return await self._branch.run(sql, params, _count)
 
     async def fetch_one(self, sql: Statement, params: Params | None = None) -> Any:
         """Run a statement; its first row, with an attribute per column (`row.o_id`), or None."""
-        return await (await self._branch.run(sql, params)).fetchone()
+        return await self._branch.run(sql, params, _one)
 
     async def fetch_all(self, sql: Statement, params: Params | None = None) -> list[Any]:
         """Run a statement; all of its rows, as in `fetch_one`."""
-        return await (await self._branch.run(sql, params)).fetchall()
+        return await self._branch.run(sql, params, _all)
 
     def finish_with(self, sql: Statement, params: Params | None = None) -> None:
         """Give the handler's last statement here. It runs when the handler has returned, in one round trip with

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from . import _mipt
-from ._attempt import Attempt, Ended, Handler
+from ._attempt import Attempt, Ended, Handler, NotInDoubt
 from ._branch import Instance
 from ._connection import Connection
 from ._json import parse
 from ._pool import Pool, at_site
 from ._sites import at_each_site
-from ._sqlstate import (
-    EXPIRED,
-    FAMILY_COMMITTED,
-    NOT_USABLE,
-    SITES_DIFFER,
-    is_acknowledged,
-    may_be_held_up,
-    sqlstate,
-)
-from .decision import Entry, Mipts, State, Winner, decide, highest, live
+from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, is_acknowledged, may_be_held_up, sqlstate
+from .decision import Entry, Mipts, State, Winner, decide, declared, highest, live
 from .exceptions import (
     Cancelled,
     Decided,
@@ -99,30 +92,30 @@ class Found:
         return min(entries, key=lambda entry: entry.xinst).request if entries else None
 
 
-async def find(
-    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str] | None, timeout: float
-) -> Found | None:
+async def find(phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str] | None, timeout: float) -> Found | None:
     """Look a family up at `sites`, or at those that its instances declare. None where it is not in doubt: nobody
     knows more of it than aborted instances.
 
-    Raises Unknown where its sites cannot be found out, ValueError where one of them is not in `pools`.
+    Raises Unknown where its sites cannot be found out, ValueError where these are others than `sites`, or one of them
+    is not in `pools`: who decides a family from some of its sites only commits half of it.
     """
     xid = phase.xid
     mipts, why = await read(phase, pools, sites or tuple(pools), timeout)
+    named = declared(mipts)
     if sites is not None:
+        if named - {frozenset(sites)}:
+            what = " and ".join(", ".join(sorted(one)) for one in named)
+            raise ValueError(f"the request {xid!r} is over the sites {what}, not {', '.join(sorted(sites))}")
         return Found(tuple(sites), mipts)
-    entries = [(site, entry) for site, mipt in mipts.items() for entry in mipt or ()]
-    decided_by = (State.PREPARED, State.COMMITTED)
-    declared = {frozenset(entry.sites or (site,)) for site, entry in entries if entry.state in decided_by}
-    if len(declared) > 1:
+    if len(named) > 1:
         raise ProtocolViolation("instances of the family declare different sites", xid=xid)
-    if not declared:
+    if not named:
         if why is not None:
             raise Unknown(f"not all sites could be asked: {why}", xid=xid) from why
         if live(mipts):
             raise Unknown("the request is being worked on, and its sites are not known yet", xid=xid)
         return None
-    (known,) = declared
+    (known,) = named
     if known - pools.keys():
         raise ValueError(f"the request {xid!r} has sites that this App does not know: {sorted(known - pools.keys())}")
     return Found(tuple(sorted(known)), {site: mipts[site] for site in sorted(known)})
@@ -141,17 +134,25 @@ class Settled:
             raise Expired(f"the request {xid!r} is committed and acknowledged: its result is gone", xid=xid)
         if self.winner.request is not None and self.winner.request != request:
             raise KeyReused(f"the XID {xid!r} belongs to another request", xid=xid)
+        self.check_finished(xid)
         if self.winner.result is None:
             raise Cancelled(f"the request {xid!r} has been cancelled", xid=xid)
-        result = parse(self.winner.result)
-        self.check_finished(xid, result)
-        return result
+        return parse(self.winner.result)
 
-    def check_finished(self, xid: str, result: Any) -> None:
-        if self.unfinished:
-            sites = tuple(self.unfinished)
-            message = f"decided, but not finished at {', '.join(sites)}"
-            raise Decided(message, xid=xid, result=result, unfinished=sites) from self.unfinished[sites[0]]
+    def check_finished(self, xid: str) -> None:
+        """Raises Decided, or Cancelled where it is that, if a site could not be told."""
+        if not self.unfinished:
+            return
+        sites = tuple(self.unfinished)
+        still = f"but not finished at {', '.join(sites)}"
+        error: SubmitError
+        if self.winner.acknowledged:
+            error = Unknown(f"committed and acknowledged, {still}", xid=xid)
+        elif self.winner.result is None:
+            error = Cancelled(f"cancelled, {still}", xid=xid, unfinished=sites)
+        else:
+            error = Decided(f"decided, {still}", xid=xid, result=parse(self.winner.result), unfinished=sites)
+        raise error from self.unfinished[sites[0]]
 
 
 class Family:
@@ -176,17 +177,29 @@ class Family:
         self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
         self._left: set[int] = set()  # own instances that may be prepared somewhere
-        self._displaced = False  # whether we have given up one whose coordinator is alive, and may try again
+        self._freed = False  # whether we have given one up, of whomever
+        self._exposed = False  # whether one was, so that others may have seen it
 
-    async def run(self, handler: Handler | None, request: str | None, *, settle: bool = False) -> Settled:
-        """Attempt until there is a winner, and finish it. Without a handler the attempts are empty and cancel; with
-        `settle` they are from then on where the XID turns out to be too old to run the handler.
+    async def run(self, handler: Handler | None, request: str | None) -> Settled:
+        """Attempt until there is a winner, and finish it. Without a handler the attempts are empty and cancel.
 
         Raises NothingHappened, Unknown or Expired.
         """
+        settled = await self._run(handler, request, settle=False)
+        assert settled is not None
+        return settled
+
+    async def settle(self, handler: Handler | None, request: str | None) -> Settled | None:
+        """The same for what no client has submitted here: the handler runs only while something is in doubt, and the
+        attempts are empty from then on where the XID turns out to be too old for it. None where nothing is in doubt
+        any more, because somebody else has taken it back.
+        """
+        return await self._run(handler, request, settle=True)
+
+    async def _run(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._limits.deadline
-        above, took, stuck = 0, 0.0, 0
+        above, took, stuck, freed = 0, 0.0, 0, False
         cause: BaseException | None = None
         mipts: Mipts = {}
         for number in range(self._limits.attempts):
@@ -198,28 +211,32 @@ class Family:
             try:
                 xinst = new_xinst(above)
             except OverflowError as error:
-                raise self._undecided(mipts, str(error), error) from error
+                cause = error
+                break
             began = clock()
             turn = _FIRST_TURN * 2.0 ** min(stuck, 16)
-            ended = await self._try(xinst, deadline, handler, request, after=cause, turn=turn)
+            adopt = functools.partial(self._adopt, xinst, free=freed) if settle else None
+            ended = await self._try(xinst, deadline, handler, request, after=cause, turn=turn, adopt=adopt)
             if isinstance(ended, Settled):
                 return ended
             took = clock() - began
             cause = ended.error
-            mipts = await self._read(cause)
+            mipts = await self._read()
             winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner)
+            if isinstance(cause, NotInDoubt) and not self._freed:
+                return None
             stuck += ended.stuck
-            freed = (ended.stuck or may_be_held_up(cause)) and await self._free(mipts)
-            if sqlstate(cause) == EXPIRED and handler is None:
+            freed = (ended.stuck or may_be_held_up(cause)) and await self._free(mipts, later=settle)
+            if sqlstate(cause) == EXPIRED and handler is None and not self._are_foreign(mipts):
                 await self._end(mipts, cause)
             if sqlstate(cause) == EXPIRED and handler is not None and settle:
                 handler = None
             elif not ended.retry and not freed:
                 raise self._undecided(mipts, f"the transaction failed: {cause}", cause) from cause
             above = max(above, xinst, ended.highest, highest(mipts))
-        mipts = await self._read(cause)
+        mipts = await self._read()
         winner = self.decide(mipts)
         if winner is not None:
             return await self.finish(winner)
@@ -287,7 +304,7 @@ class Family:
 
     async def _try(
         self, xinst: int, deadline: float, handler: Handler | None, request: str | None, *,
-        after: BaseException | None, turn: float,
+        after: BaseException | None, turn: float, adopt: Callable[[], Awaitable[bool]] | None,
     ) -> Settled | Ended:  # fmt: skip
         """Make one attempt, `after` another one failed. Settled where it is complete, and so the family decided."""
         self._own.add(xinst)
@@ -297,7 +314,7 @@ class Family:
                 Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
                 self._sites, self._pools, phase,
                 timeout=self._limits.step_timeout, deadline=deadline, parallel=self._parallel,
-                in_doubt=lambda: self._is_in_doubt(xinst), turn=turn,
+                in_doubt=lambda: self._is_in_doubt(xinst), turn=turn, adopt=adopt,
             )  # fmt: skip
             settled = None
             try:
@@ -310,48 +327,59 @@ class Family:
                 await attempt.close(hard=True)
                 raise
             await attempt.close()
+        self._exposed |= ended.exposed
         if ended.left:
             self._left.add(xinst)
         elif not ended.by_handler:
             self._harmless.add(xinst)
         return settled or ended
 
-    async def _read(self, cause: BaseException | None) -> Mipts:
+    async def _read(self) -> Mipts:
         mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
-        declared = {
-            frozenset(entry.sites)
-            for mipt in mipts.values()
-            for entry in mipt or ()
-            if entry.sites and entry.state is not State.ABORTED
-        }
-        if sqlstate(cause) == SITES_DIFFER or declared - {frozenset(self._sites)}:
-            raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid) from cause
         return mipts
 
     async def _is_in_doubt(self, but: int) -> bool:
         """Whether an instance is prepared somewhere, `but` one's own."""
-        mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
-        entries = [entry for mipt in mipts.values() for entry in mipt or ()]
-        return any(entry.state is State.PREPARED and entry.xinst != but for entry in entries)
+        return _is_in_doubt(await self._read(), but)
 
-    async def _free(self, mipts: Mipts) -> bool:
-        """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we
-        need. An instance that one site has refused for ever can be complete nowhere. Whether anything was.
+    async def _adopt(self, xinst: int, *, free: bool) -> bool:
+        """Whether something is in doubt, beside an instance of ours that a site knows of by now.
+
+        So whoever has taken his back, and looks at the sites then, finds ours, or we find nothing, and let it be: see
+        docs/decisions.md on NothingHappened. What is to be given up (`free`) is so only now, for the same reason.
         """
+        mipts = await self._read()
+        if not _is_in_doubt(mipts, xinst):
+            return False
+        if free:
+            await self._free(mipts)
+        return True
+
+    async def _free(self, mipts: Mipts, *, later: bool = False) -> bool:
+        """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we
+        need. An instance that one site has refused for ever can be complete nowhere. Whether anything was; or is to
+        be, `later`.
+        """
+        if self._are_foreign(mipts):
+            return False  # what has not come to our sites may have come to all of its own
+        if later:
+            return bool(_partial(mipts))
         entries = [entry for mipt in mipts.values() for entry in mipt or ()]
         active = {entry.xinst for entry in entries if entry.state is State.ACTIVE} - self._own
         freed = False
-        for xinst, site in _partial(mipts).items():
-            if not await self._refuse_at(site, xinst):
+        for xinst, sites in _partial(mipts).items():
+            # At all of them: what came to one of these late would be in doubt again, for others to repeat.
+            refused = await at_each_site(sites, lambda site: self._refuse_at(site, xinst))  # noqa: B023 (awaited)
+            if not any(refused.values()):
                 continue
-            others = [other for other in self._sites if other != site]
-            errors = await at_each_site(others, lambda other: self._roll_back_at(other, xinst))  # noqa: B023 (awaited)
+            others = [site for site in self._sites if not refused.get(site)]
+            errors = await at_each_site(others, lambda site: self._roll_back_at(site, xinst))  # noqa: B023 (awaited)
             if any(errors.values()):
                 continue
-            freed = True
+            freed = self._freed = True
             self._left.discard(xinst)
-            self._harmless.add(xinst)
-            self._displaced |= xinst in active
+            if xinst not in active:  # else its coordinator is alive, and may try again
+                self._harmless.add(xinst)
         return freed
 
     async def _refuse_at(self, site: str, xinst: int) -> bool:
@@ -396,27 +424,50 @@ class Family:
         return None
 
     def decide(self, mipts: Mipts) -> Winner | None:
-        """The winner, if these MIPTs have one."""
+        """The winner, if these MIPTs have one. Raises KeyReused where the XID is that of a request over other sites.
+
+        Who is merely prepared over other sites may go away again, and then this request may run: that decides nothing.
+        """
         self._siblings |= live(mipts) - self._own
         self._phase.siblings = len(self._siblings)
+        if self._are_foreign(mipts):
+            committed = {site: [e for e in mipt or () if e.state is State.COMMITTED] for site, mipt in mipts.items()}
+            if self._are_foreign(committed):
+                raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid)
+            return None
         try:
             return decide(mipts)
         except ProtocolViolation as violation:
             violation.xid = self.xid
             raise
 
+    def _are_foreign(self, mipts: Mipts) -> bool:
+        """Whether there are instances over other sites than ours, which cannot be judged from here."""
+        return bool(declared(mipts) - {frozenset(self._sites)})
+
     def _undecided(self, mipts: Mipts, why: str, cause: BaseException | None) -> SubmitError:
-        """What to tell the caller who gives up while there is no winner."""
-        unread = [site for site, mipt in mipts.items() if mipt is None]
-        if self._left:
-            return Unknown(f"an attempt may be prepared; {why}", xid=self.xid)
-        if self._displaced or live(mipts) - self._harmless:
-            return Unknown(f"a sibling may still be on its way; {why}", xid=self.xid)
-        if unread and not self._alone:
-            return Unknown(f"no answer from {', '.join(unread)}; {why}", xid=self.xid)
+        """What to tell the caller who gives up while there is no winner in these MIPTs, which were read just now."""
+        still_open = self._why_open(mipts)
+        if still_open is not None:
+            return Unknown(f"{still_open}; {why}", xid=self.xid)
         if sqlstate(cause) == EXPIRED:
             return Expired(why, xid=self.xid)
         return NothingHappened(why, xid=self.xid)
+
+    def _why_open(self, mipts: Mipts) -> str | None:
+        """Why something of the family may take effect though nobody submits it anew; None where that is ruled out.
+
+        Nobody says "nothing has happened" but because of this. docs/decisions.md has the argument.
+        """
+        unread = [site for site, mipt in mipts.items() if mipt is None]
+        if self._left:
+            return "an attempt may be prepared"
+        # Whom we have met before may be between two attempts.
+        if _is_in_doubt(mipts) or (self._siblings | live(mipts)) - self._harmless:
+            return "a sibling may still be on its way"
+        if unread and (self._exposed or not self._alone):
+            return f"no answer from {', '.join(unread)}"
+        return None
 
     def _kind(self, winner: Winner) -> DecisionKind:
         if winner.result is None and not winner.acknowledged:
@@ -447,15 +498,21 @@ class Family:
         return last
 
 
-def _partial(mipts: Mipts) -> dict[int, str]:
-    """The instances that are prepared, but not at every site, each with a site where it is not."""
+def _is_in_doubt(mipts: Mipts, but: int = 0) -> bool:
+    entries = [entry for mipt in mipts.values() for entry in mipt or ()]
+    return any(entry.state is State.PREPARED and entry.xinst != but for entry in entries)
+
+
+def _partial(mipts: Mipts) -> dict[int, list[str]]:
+    """The instances that are prepared, but not at every site, each with the sites where it is not."""
     prepared = {
         site: {entry.xinst for entry in mipt if entry.state is State.PREPARED}
         for site, mipt in mipts.items()
         if mipt is not None
     }
     everywhere = set[int]().union(*prepared.values())
-    return {xinst: site for site in prepared for xinst in everywhere - prepared[site]}
+    missing = {xinst: [site for site in prepared if xinst not in prepared[site]] for xinst in everywhere}
+    return {xinst: sites for xinst, sites in missing.items() if sites}
 
 
 def _pause(number: int, took: float) -> float:

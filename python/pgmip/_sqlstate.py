@@ -14,7 +14,6 @@ __all__ = [
     "EXPIRED",
     "FAMILY_COMMITTED",
     "NOT_USABLE",
-    "SITES_DIFFER",
     "is_acknowledged",
     "is_definite",
     "is_protocol",
@@ -24,7 +23,6 @@ __all__ = [
 ]
 
 FAMILY_COMMITTED = "MP001"
-SITES_DIFFER = "MP003"
 NOT_USABLE = "MP006"
 EXPIRED = "MP007"
 

@@ -17,7 +17,8 @@ SQL is psycopg's: `%s` and `%(name)s` stand for parameters. See pgmip.exceptions
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeVar, get_args
@@ -32,7 +33,7 @@ from ._json import canonical, parse
 from ._pool import Pool, PoolSettings
 from ._running import Running
 from .decision import Winner, explain
-from .exceptions import Cancelled, Unknown
+from .exceptions import Cancelled, SubmitError, Unknown
 from .logs import Logs
 from .observe import Hook, Hooked, Observer, Phase, PhaseName, Step, StepName
 from .tracing import Tracing
@@ -190,19 +191,18 @@ class App:
         is pre-empted: settle what is old. Any number of processes may settle the same request.
 
         `sites` are those of the transaction; by default what the MIPTs say, and then None is returned where nothing
-        is in doubt, because no site knows the XID or knows more than instances that were aborted; None also where the
-        request is committed and acknowledged.
+        is in doubt (any more), because no site knows the XID or knows more than instances that were aborted; None also
+        where the request is committed and acknowledged.
 
-        Raises Decided where a site could not be told, Unknown where the family could not be settled (also where the
-        handler raises), and, before anything has begun, ValueError where the family has sites that this App does not
-        know.
+        Raises Decided, or Cancelled, where that could not be told to a site; NothingHappened where this call has undone
+        what others may wait for, and come no further; Unknown where the family could not be settled (also where the
+        handler raises); and, before anything has begun, ValueError where the family has sites that this App does not
+        know, or others than `sites`.
         """
         work = self._settle(self._operation("settle", xid), sites, run=True, cancel=cancel, deadline=deadline)
         return await self._running.run(work, xid)
 
-    async def resolve(
-        self, xid: str, *, sites: Iterable[str] | None = None, cancel: bool = True
-    ) -> Resolution | None:
+    async def resolve(self, xid: str, *, sites: Iterable[str] | None = None, cancel: bool = True) -> Resolution | None:
         """Settle a request without its handler: commit the winner there is, else cancel the request.
 
         Cancelling runs an empty instance, which wins unless another one is complete by then; a later submit with this
@@ -256,10 +256,8 @@ class App:
     ) -> None:
         await self.close()
 
-    async def _submit(
-        self, phase: Phase, transaction: _Transaction, text: str, limits: Limits, *, alone: bool
-    ) -> Any:
-        with phase:
+    async def _submit(self, phase: Phase, transaction: _Transaction, text: str, limits: Limits, *, alone: bool) -> Any:
+        with phase, _no_surprise(phase.xid):
             family = self._family(phase, transaction.sites, transaction.isolation, alone=alone, limits=limits)
             settled = await family.run(transaction.handler, text)
             return settled.result(family.xid, text)
@@ -280,25 +278,25 @@ class App:
                 transaction.isolation if transaction else "read committed",
                 limits=self._limits.until(deadline),
             )
-            try:
-                settled = await self._decided(family, found, transaction, cancel=cancel)
-            except Cancelled:
-                return Resolution(True, None)
-            if settled.winner.acknowledged:
-                return None
-            resolution = _resolution(settled.winner)
-            settled.check_finished(phase.xid, resolution.result)
-            return resolution
+            with _no_surprise(phase.xid):
+                try:
+                    settled = await self._decided(family, found, transaction, cancel=cancel)
+                except Cancelled:
+                    return Resolution(True, None)
+                if settled is None:
+                    return None
+                settled.check_finished(phase.xid)
+                return None if settled.winner.acknowledged else _resolution(settled.winner)
 
     async def _decided(
         self, family: Family, found: Found, transaction: _Transaction | None, *, cancel: bool
-    ) -> Settled:
+    ) -> Settled | None:
         winner = family.decide(found.mipts)
         if winner is not None:
             return await family.finish(winner)
         if transaction is None and not cancel:
             raise Unknown(f"the request is not decided. {explain(found.mipts).reason}", xid=family.xid)
-        return await family.run(transaction.handler if transaction else None, found.request, settle=True)
+        return await family.settle(transaction.handler if transaction else None, found.request)
 
     async def _acknowledge(self, phase: Phase, sites: Iterable[str] | None) -> None:
         with phase:
@@ -306,11 +304,15 @@ class App:
             if found is None:
                 return
             family = self._family(phase, found.sites, "read committed", limits=self._limits)
-            winner = family.decide(found.mipts)
-            if winner is None:
-                why = f"only a decided request can be acknowledged. {explain(found.mipts).reason}"
-                raise Unknown(why, xid=phase.xid)
-            await family.acknowledge(await family.finish(winner))
+            with _no_surprise(phase.xid):
+                await self._acknowledge_found(family, found)
+
+    async def _acknowledge_found(self, family: Family, found: Found) -> None:
+        winner = family.decide(found.mipts)
+        if winner is None:
+            why = f"only a decided request can be acknowledged. {explain(found.mipts).reason}"
+            raise Unknown(why, xid=family.xid)
+        await family.acknowledge(await family.finish(winner))
 
     async def _find(self, phase: Phase, sites: Iterable[str] | None) -> Found | None:
         known = None if sites is None else self._known(sites)
@@ -340,6 +342,17 @@ class App:
         if unknown or not declared:
             raise ValueError(f"not sites of this App: {unknown}" if unknown else "at least one site is needed")
         return declared
+
+
+@contextlib.contextmanager
+def _no_surprise(xid: str) -> Iterator[None]:
+    """What nobody has foreseen says nothing of the request."""
+    try:
+        yield
+    except SubmitError:
+        raise
+    except Exception as error:
+        raise Unknown(f"something unexpected has happened: {type(error).__name__}: {error}", xid=xid) from error
 
 
 def _resolution(winner: Winner) -> Resolution:

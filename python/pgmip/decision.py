@@ -26,6 +26,7 @@ __all__ = [
     "State",
     "Winner",
     "decide",
+    "declared",
     "explain",
     "highest",
     "live",
@@ -124,6 +125,14 @@ def explain(mipts: Mipts) -> Explanation:
         Rule.UNREAD: _why_unread,
     }[rule](mipts, winner)
     return Explanation(winner, rule, reason)
+
+
+def declared(mipts: Mipts) -> frozenset[frozenset[str]]:
+    """The site sets of the instances that are prepared or committed somewhere. Where one of them is not that of
+    `mipts`, the XID is also another request's, and nothing can be decided from these MIPTs.
+    """
+    named = (State.PREPARED, State.COMMITTED)
+    return frozenset(frozenset(entry.sites or (site,)) for site, entry in _entries(mipts) if entry.state in named)
 
 
 def highest(mipts: Mipts) -> int:

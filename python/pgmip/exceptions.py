@@ -3,14 +3,18 @@
 There are exactly four families, and each of them answers the one question a caller has:
 
 =================  =========================================================  ==================================
-`NothingHappened`  The request has had no effect, and this call will have     Report the failure, or try again.
-                   none later.
+`NothingHappened`  The request has no effect, and will have none unless       Report the failure, or submit again.
+                   somebody submits it anew.
 `Decided`          The request has taken effect, exactly once. Its result is  Report the result.
                    final and attached; a site is still to be told.
 `Unknown`          The request may or may not take effect.                    Submit again with the same XID.
 `Expired`          This call did nothing, and none with this XID ever will.   Use a new XID, if you know that the
                    What became of earlier ones is not known here any more.    request has not taken effect.
 =================  =========================================================  ==================================
+
+"Anew" is also a submission that no site knows of yet: a copy of the request on its way to another server, or waiting
+there for a connection or between two attempts. It gets an answer of its own. So who sends a request to several servers
+at once has to hear all of them; `Client` does.
 
 A business refusal ("out of stock") is none of them: it is an ordinary result.
 """
@@ -44,22 +48,32 @@ class SubmitError(Exception):
 
 
 class NothingHappened(SubmitError):
-    """The request has no effect at any site, and nothing that this call started can have one later.
+    """The request has no effect at any site, and nothing that a site knows of can have one later, whoever began it.
 
-    Raised only where the MIPTs of all sites were read (or nobody else can know the XID) and no instance of the
-    family is left. The same XID can be submitted again: it then runs as if for the first time.
+    Raised only where the MIPTs of all sites were read (or nobody else can know the XID), after what this call had
+    prepared was rolled back, and no instance of the family is left; a sweeper finishes nothing then. The same XID can
+    be submitted again: it then runs as if for the first time.
     """
 
 
 class KeyReused(NothingHappened):
-    """The XID already belongs to another request: another payload, another transaction or other sites.
+    """The XID belongs to another request, which is decided: another payload, another transaction or other sites.
 
-    This request has no effect and cannot have one under this XID.
+    This request has no effect and cannot have one under this XID. As long as the other one is not decided it is
+    `Unknown`: this one may yet run.
     """
 
 
 class Cancelled(NothingHappened):
-    """The family was resolved as cancelled (`App.resolve`): under this XID nothing has happened, and nothing will."""
+    """The family was resolved as cancelled (`App.resolve`): under this XID nothing has happened, and nothing will.
+
+    `unfinished` sites (they are down) do not know yet: what is prepared there stays locked until any `submit` or
+    `resolve` with this XID gets through.
+    """
+
+    def __init__(self, message: str, *, xid: str | None = None, unfinished: tuple[str, ...] = ()) -> None:
+        super().__init__(message, xid=xid)
+        self.unfinished = unfinished
 
 
 class Decided(SubmitError):
@@ -85,8 +99,8 @@ class Expired(SubmitError):
 class Unknown(SubmitError):
     """The request may have taken effect or may still do so. Safe to submit again with the same XID, to any server.
 
-    Raised where a site could not be reached, where a sibling of another server is still on its way, or where time or
-    attempts ran out.
+    Raised where a site could not be reached, where an instance may be prepared, where a sibling of another server is
+    or may be on its way, and where something unexpected happens.
     """
 
 

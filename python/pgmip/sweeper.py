@@ -31,7 +31,7 @@ from ._connection import Connection, connected, cut_after
 from ._pool import at_site
 from ._sites import at_each_site
 from .app import App
-from .exceptions import NothingHappened
+from .exceptions import Cancelled, KeyReused, NothingHappened
 from .logs import failure_fields
 
 __all__ = ["Event", "EventName", "Sweeper"]
@@ -64,7 +64,7 @@ class EventName(StrEnum):
     CANCELLED = "cancelled"
     """A request is finished: it has been cancelled."""
     UNDONE = "undone"
-    """A request could not be finished, and nothing of it is left: as if it had never come. A retransmission runs it."""
+    """Nothing of a request is left, and nothing has happened: as if it had never come. A retransmission runs it."""
     FAILED = "failed"
     """A request could not be finished; it will be tried again."""
     ACKNOWLEDGED = "acknowledged"
@@ -332,10 +332,9 @@ class Sweeper:
                 return None
             cancel = self._cancel_unknown_after is not None and age >= self._cancel_unknown_after
             resolution = await self._app.settle(xid, cancel=cancel, deadline=self._deadline(xid))
-        except NothingHappened as error:
-            return self._tell(Event(EventName.UNDONE, xid, error=error))
         except Exception as error:  # whatever one request does, the others have to be attended to
-            return self._tell(Event(EventName.FAILED, xid, error=error))
+            undone = isinstance(error, NothingHappened) and not isinstance(error, Cancelled | KeyReused)
+            return self._tell(Event(EventName.UNDONE if undone else EventName.FAILED, xid, error=error))
         if resolution is None:
             return None
         return self._tell(Event(EventName.CANCELLED if resolution.cancelled else EventName.COMMITTED, xid))

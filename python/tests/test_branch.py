@@ -9,7 +9,7 @@ import pytest
 from shop import Shop
 
 from pgmip import _branch
-from pgmip._branch import Branch, Instance, Lost, Prepared, Refused
+from pgmip._branch import Branch, Instance, Lost, Prepared, Refused, _nothing
 from pgmip._connection import PooledConnection
 from pgmip.xinst import new_xinst
 
@@ -44,7 +44,7 @@ async def test_prepared(shop: Shop) -> None:
 async def test_a_failed_transaction_is_refused(shop: Shop) -> None:
     branch = await branch_of(shop, "failed")
     with pytest.raises(psycopg.errors.DivisionByZero):
-        await branch.run("SELECT 1/0", None)
+        await branch.run("SELECT 1/0", None, _nothing)
     assert isinstance(branch.failure, psycopg.errors.DivisionByZero)
     assert isinstance(await branch.prepare("q", "r", 5), Refused)
     await branch.conn.close()
@@ -63,7 +63,7 @@ async def test_a_reply_that_does_not_confirm_is_no_success(
 
 async def test_a_lost_connection_is_not_a_refusal(shop: Shop) -> None:
     branch = await branch_of(shop, "lost")
-    await branch.run("SELECT", None)
+    await branch.run("SELECT", None, _nothing)
     shop.sql("store", f"SELECT pg_terminate_backend({branch.conn.info.backend_pid})")
     assert isinstance(await branch.prepare("q", "r", 5), Lost)
     await branch.conn.close()
@@ -78,7 +78,7 @@ async def test_a_connection_is_as_good_after_refusals(shop: Shop) -> None:
         branch = branch_over(conn, "0")
         with psycopg.connect(shop.clusters["store"].conninfo()) as other:
             other.execute("LOCK TABLE mip.mipt")  # lets the site answer after all has been sent
-            running = asyncio.create_task(branch.run("SELECT 1", None))
+            running = asyncio.create_task(branch.run("SELECT 1", None, _nothing))
             await until_waiting(shop, conn.info.backend_pid)
         with pytest.raises(psycopg.DatabaseError, match="committed"):
             await running
@@ -86,7 +86,7 @@ async def test_a_connection_is_as_good_after_refusals(shop: Shop) -> None:
 
     for number in range(12):
         branch = branch_over(conn, str(number))
-        await branch.run("SELECT 1", None)
+        await branch.run("SELECT 1", None, _nothing)
         assert isinstance(await branch.commit_one_phase("q", "r", 5), Prepared)
         if number % 6 == 0:
             await refused()
@@ -103,5 +103,5 @@ async def test_nothing_can_be_added_to_what_is_over(shop: Shop) -> None:
     branch = await branch_of(shop, "over")
     await branch.prepare("q", "r", 5)
     with pytest.raises(RuntimeError):
-        await branch.run("SELECT 1", None)
+        await branch.run("SELECT 1", None, _nothing)
     await branch.conn.close()

@@ -37,8 +37,8 @@ async def test_a_sibling_commits_before_the_last_look(
     results: list[Any] = []
     read = Family._read
 
-    async def read_late(self: Family, cause: BaseException | None) -> Any:
-        mipts = await read(self, cause)
+    async def read_late(self: Family) -> Any:
+        mipts = await read(self)
         if not results:
             results.append(await other.submit("buy", BUY, xid="late"))
         return mipts

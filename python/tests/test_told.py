@@ -1,0 +1,555 @@
+"""Never a lie: what a caller is told of a request is true, whoever else is at it, and stays true."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+from proxy import Proxy
+from psycopg.conninfo import make_conninfo
+from shop import BUY, Shop
+from test_sweeper import Log, eager, in_doubt, prepare_at
+
+from pgmip import (
+    App,
+    Cancelled,
+    KeyReused,
+    NothingHappened,
+    Resolution,
+    SubmitError,
+    Tx,
+    Unknown,
+    _family,
+    sync,
+)
+from pgmip._family import Family
+from pgmip.sweeper import EventName
+
+pytestmark = pytest.mark.integration
+
+Server = Callable[..., App]
+Session = psycopg.AsyncConnection[Any]
+PATIENCE = 60  # seconds, for what happens soon or never
+ORDER = "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)"
+PAYMENT = "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)"
+
+
+@pytest.fixture
+async def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+async def bank(shop: Shop) -> AsyncIterator[Session]:
+    """Somebody else's session."""
+    conn = await psycopg.AsyncConnection.connect(shop.conninfos()["bank"])
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def serving(app: App, before: Callable[[Tx], Awaitable[Any]], sites: tuple[str, ...] = ("store", "bank")) -> App:
+    """An App whose handler does the least that can be seen, after `before`."""
+
+    @app.transaction(sites=sites)
+    async def note(tx: Tx, request: Any) -> Any:
+        await before(tx)
+        for site in sites:
+            await tx[site].execute(ORDER if site == "store" else PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    return app
+
+
+class Gate:
+    """Holds who comes, from when he has come until he may go on."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self, *_: Any) -> None:
+        self.reached.set()
+        await self.open.wait()
+
+
+async def nothing(_: Tx) -> None:
+    pass
+
+
+async def fail(_: Tx) -> None:
+    raise ArithmeticError("a bug")
+
+
+def active(shop: Shop, xid: str) -> list[int]:
+    sql = f"SELECT FROM mip.instances('{xid}') WHERE state = 'active'"
+    return [len(shop.sql(site, sql)) for site in shop.clusters]
+
+
+# -- who else may be at it ---------------------------------------------------------------------------------------
+
+
+class Prepared:
+    """A request that is prepared at the store, and whose last statement at the bank waits for somebody, and fails."""
+
+    def __init__(self, server: Server, bank: Session, xid: str) -> None:
+        self._bank = bank
+        self.xid = xid
+        self._app = server()
+
+        @self._app.transaction(sites=("store", "bank"))
+        async def note(tx: Tx, request: Any) -> Any:
+            await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+            tx.bank.finish_with("INSERT INTO payment (p_id, amount) OVERRIDING SYSTEM VALUE VALUES (1000000, 0)")
+
+    async def begin(self, shop: Shop) -> None:
+        await self._bank.execute("INSERT INTO payment (p_id, amount) OVERRIDING SYSTEM VALUE VALUES (1000000, 0)")
+        self.told = asyncio.create_task(self._app.submit("note", None, xid=self.xid))
+        await until(lambda: in_doubt(shop) == [1, 0] and shop.sql("bank", "SELECT FROM mip.waits"))
+
+    async def fail(self) -> None:
+        await self._bank.commit()
+        with contextlib.suppress(SubmitError):
+            await self.told
+
+
+async def test_a_sweeper_is_in_its_handler(server: Server, shop: Shop, bank: Session, log: Log) -> None:
+    """It has adopted what was prepared, and sent nothing yet: it will commit."""
+    prepared, gate = Prepared(server, bank, "adopted"), Gate()
+    await prepared.begin(shop)
+    sweep = asyncio.create_task(eager(serving(server(), gate), log).sweep())
+    await gate.reached.wait()
+    await prepared.fail()
+    assert in_doubt(shop) == [0, 0]
+    with pytest.raises(Unknown, match="sibling"):
+        await prepared.told
+    gate.open.set()
+    ((event),) = await sweep
+    assert event.name is EventName.COMMITTED
+    shop.assert_once("adopted", await serving(server(), nothing).submit("note", None, xid="adopted"))
+    shop.sql("bank", "DELETE FROM payment WHERE p_id = 1000000")
+    shop.assert_clean()
+
+
+async def test_a_sweeper_comes_too_late(
+    server: Server, shop: Shop, bank: Session, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has found what was prepared, and not begun: what has been taken back by then it leaves alone."""
+    prepared, gate, ran = Prepared(server, bank, "taken back"), Gate(), Gate()
+    await prepared.begin(shop)
+    attempt = Family._try
+
+    async def held(self: Family, *args: Any, **parameters: Any) -> Any:
+        await gate()
+        return await attempt(self, *args, **parameters)
+
+    monkeypatch.setattr(Family, "_try", held)
+    sweep = asyncio.create_task(eager(serving(server(), ran), log).sweep())
+    await gate.reached.wait()
+    await prepared.fail()
+    with pytest.raises(NothingHappened):
+        await prepared.told
+    ran.open.set()
+    gate.open.set()
+    assert await sweep == []
+    assert not ran.reached.is_set()
+    shop.assert_never("taken back")
+    shop.assert_once("taken back", await serving(server(), nothing).submit("note", None, xid="taken back"))
+    shop.sql("bank", "DELETE FROM payment WHERE p_id = 1000000")
+    shop.assert_clean()
+
+
+async def test_who_gives_up_what_he_has_adopted(
+    server: Server, shop: Shop, bank: Session, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweeper rolls it back where it is held up: not before a site knows that it goes on with it."""
+    monkeypatch.setattr(_family, "_FIRST_TURN", 0.2)
+    shop.sql("bank", "INSERT INTO account VALUES (2, 0)")
+    await bank.execute("UPDATE account SET balance = 0 WHERE a_id = 2")
+    prepare_at(shop, "given up", "store", name="note")
+    seen: list[list[int]] = []
+    free = Family._free
+
+    async def freeing(self: Family, mipts: Any, **parameters: Any) -> bool:
+        if not parameters.get("later"):
+            seen.append(active(shop, "given up"))
+        return await free(self, mipts, **parameters)
+
+    monkeypatch.setattr(Family, "_free", freeing)
+
+    async def wait(tx: Tx) -> None:
+        await tx.bank.execute("UPDATE account SET balance = 0 WHERE a_id = 2")
+
+    sweep = asyncio.create_task(eager(serving(server(), wait), log).sweep())
+    await until(lambda: in_doubt(shop) == [0, 0])
+    await bank.rollback()
+    (event,) = await sweep
+    assert (event.name, any(seen[0])) == (EventName.COMMITTED, True)
+    shop.sql("bank", "DELETE FROM account WHERE a_id = 2")
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("sites", [("store",), ("store", "bank")], ids=len)
+async def test_a_second_server_is_in_its_handler(server: Server, shop: Shop, sites: tuple[str, ...]) -> None:
+    xid, gate = f"second at {len(sites)}", Gate()
+    first = asyncio.create_task(serving(server(), gate, sites).submit("note", None, xid=xid))
+    await gate.reached.wait()
+    await until(lambda: any(active(shop, xid)))
+    failing = serving(server(), fail, sites)
+    with pytest.raises(Unknown, match="sibling"):
+        await failing.submit("note", None, xid=xid)
+    gate.open.set()
+    result = await first
+    assert await failing.submit("note", None, xid=xid) == result
+    shop.assert_clean()
+
+
+async def test_a_second_server_without_an_event_loop(server: Server, shop: Shop) -> None:
+    with sync.App(shop.conninfos()) as first:
+        gate = Gate()
+        loop = asyncio.get_running_loop()
+
+        @first.transaction(sites=("store",))
+        def note(tx: sync.Tx, request: Any) -> None:
+            asyncio.run_coroutine_threadsafe(gate(), loop).result()
+            tx.store.execute(ORDER, (tx.xid, tx.xinst))
+
+        submitted = asyncio.create_task(asyncio.to_thread(first.submit, "note", None, xid="threads"))
+        await gate.reached.wait()
+        await until(lambda: any(active(shop, "threads")))
+        with pytest.raises(Unknown, match="sibling"):
+            await serving(server(), fail, ("store",)).submit("note", None, xid="threads")
+        gate.open.set()
+        await submitted
+    shop.assert_clean()
+
+
+async def test_a_second_server_between_two_attempts(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has been seen, and is seen no more: it will be back."""
+    first, met, again, attempt, numbers = server(), Gate(), Gate(), Family._try, {"first": 0, "second": 0}
+
+    async def held(self: Family, *args: Any, **parameters: Any) -> Any:
+        if self._pools is first._pools and numbers["first"]:
+            await again()
+        return await attempt(self, *args, **parameters)
+
+    async def retried(tx: Tx) -> None:
+        numbers["first"] += 1
+        if numbers["first"] == 1:
+            await tx.store.execute("SELECT 1")
+            await met()
+            raise psycopg.errors.SerializationFailure("rival")
+
+    async def failing(tx: Tx) -> None:
+        numbers["second"] += 1
+        if numbers["second"] == 1:
+            raise psycopg.errors.SerializationFailure("rival")
+        met.open.set()
+        await again.reached.wait()
+        raise ArithmeticError("a bug")
+
+    monkeypatch.setattr(Family, "_try", held)
+    submitted = asyncio.create_task(serving(first, retried).submit("note", None, xid="between"))
+    await met.reached.wait()
+    with pytest.raises(Unknown, match="sibling"):
+        await serving(server(), failing).submit("note", None, xid="between")
+    assert active(shop, "between") == [0, 0]
+    again.open.set()
+    shop.assert_once("between", await submitted)
+    shop.assert_clean()
+
+
+async def test_alone_but_seen(server: Server, shop: Shop, bank: Session, log: Log) -> None:
+    """Nobody else has been given the XID. But what was prepared told it a sweeper, which begins at a site that is
+    silent when we look.
+    """
+    proxy = Proxy(shop.clusters["store"].port)
+    async with proxy:
+        app, gate = server(shop.conninfos(store=proxy.port), step_timeout=0.5), Gate()
+
+        @app.transaction(sites=("store", "bank"))
+        async def note(tx: Tx, request: Any) -> Any:
+            await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+            tx.bank.finish_with("INSERT INTO payment (p_id, amount) OVERRIDING SYSTEM VALUE VALUES (1000000, 0)")
+
+        await bank.execute("INSERT INTO payment (p_id, amount) OVERRIDING SYSTEM VALUE VALUES (1000000, 0)")
+        submitted = asyncio.create_task(app.submit("note", None))
+        await until(lambda: in_doubt(shop) == [1, 0] and shop.sql("bank", "SELECT FROM mip.waits"))
+        ((xid,),) = shop.sql("store", "SELECT xid FROM mip.in_doubt")
+        sweep = asyncio.create_task(eager(serving(server(), gate), log).sweep())
+        await gate.reached.wait()
+        app.on_step(lambda step: None)
+        rolled_back = asyncio.create_task(until(lambda: in_doubt(shop) == [0, 0]))
+        await bank.commit()
+        await rolled_back
+        proxy.down()
+        with pytest.raises(Unknown):
+            await submitted
+        gate.open.set()
+        (event,) = await sweep
+        assert event.name is EventName.COMMITTED
+    shop.assert_once(xid, (await serving(server(), nothing).submit("note", None, xid=xid)))
+    shop.sql("bank", "DELETE FROM payment WHERE p_id = 1000000")
+    shop.assert_clean()
+
+
+# -- handlers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_handler_leaves_a_statement_running(server: Server, shop: Shop, first: bool) -> None:
+    app = server(pool_size=1)
+
+    @app.transaction(sites=("store", "bank"))
+    async def careless(tx: Tx, request: Any) -> None:
+        async def failing() -> None:
+            await tx.bank.execute("SELECT 1/0")
+
+        if not first:
+            await tx.store.execute("SELECT 1")
+        with contextlib.suppress(psycopg.Error):
+            async with tx.bank.savepoint():
+                await asyncio.gather(tx.store.execute("SELECT pg_sleep(60)"), failing())
+
+    with pytest.raises(NothingHappened, match="left a statement running"):
+        await asyncio.wait_for(app.submit("careless", None, xid=f"careless {first}"), PATIENCE / 2)
+    assert await app.resolve(f"careless {first}") is None
+    await app.submit("buy", BUY)
+    shop.assert_clean()
+
+
+async def test_a_handler_leaves_a_statement_to_be_run(server: Server, shop: Shop) -> None:
+    """It has not been sent when the handler returns, and is not sent any more."""
+    app, left = server(pool_size=1), list[asyncio.Task[Any]]()
+
+    @app.transaction(sites=("store", "bank"))
+    async def hasty(tx: Tx, request: Any) -> Any:
+        left.append(asyncio.create_task(tx.store.execute(ORDER, (tx.xid, tx.xinst))))
+        return {"xinst": tx.xinst}
+
+    await app.submit("hasty", None, xid="left behind")
+    with pytest.raises(RuntimeError, match="over"):
+        await left[0]
+    shop.assert_never("left behind")
+    shop.assert_clean()
+
+
+# PostgreSQL is asked to cancel it, and it does what it was to do nevertheless.
+STUBBORN = """
+    DO $$ BEGIN
+        INSERT INTO orders (xid, qty) VALUES ('stubborn', 0);
+        BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN query_canceled THEN NULL; END;
+    END $$
+"""
+
+
+async def test_a_statement_that_the_handler_interrupts(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def impatient(tx: Tx, request: Any) -> str:
+        try:
+            async with asyncio.timeout(0.1):
+                await tx.store.execute(STUBBORN)
+        except TimeoutError:
+            return "it was not done"
+        return "it was done"
+
+    with pytest.raises(NothingHappened, match="was cancelled"):
+        await app.submit("impatient", None, xid="stubborn")
+    shop.assert_never("stubborn")
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+async def test_an_interrupted_statement_and_a_savepoint(server: Server, shop: Shop, inside: bool) -> None:
+    """Going back to a savepoint undoes it; going on within does not."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def careful(tx: Tx, request: Any) -> Any:
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        if inside:
+            async with tx.store.savepoint():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await tx.store.execute(STUBBORN)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1), tx.store.savepoint():
+                    await tx.store.execute(STUBBORN)
+        return {"xinst": tx.xinst}
+
+    if inside:
+        with pytest.raises(NothingHappened, match="was cancelled"):
+            await app.submit("careful", None, xid="inside")
+        shop.assert_never("inside")
+    else:
+        shop.assert_once("outside", await app.submit("careful", None, xid="outside"))
+    shop.assert_never("stubborn")
+    shop.assert_clean()
+
+
+async def test_a_row_that_cannot_be_read(server: Server, shop: Shop) -> None:
+    """The statement has been done, but the handler is told otherwise."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def unlucky(tx: Tx, request: Any) -> str:
+        sql = "INSERT INTO orders (xid, qty) VALUES ('unread', 0) RETURNING timestamp '20000-01-01'"
+        try:
+            await tx.store.fetch_one(sql)
+        except psycopg.DataError:
+            return "it was not done"
+        return "it was done"
+
+    with pytest.raises(NothingHappened):
+        await app.submit("unlucky", None, xid="unread")
+    shop.assert_never("unread")
+    shop.assert_clean()
+
+
+# -- what it is not -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["resolve", "settle", "acknowledge"])
+@pytest.mark.parametrize("sites", [("store",), ("bank",)])
+async def test_fewer_sites_than_declared(server: Server, shop: Shop, call: str, sites: tuple[str, ...]) -> None:
+    xid = f"half {call} {sites[0]}"
+    prepare_at(shop, xid, *sites)
+    app = server()
+    with pytest.raises(ValueError, match=f"is over the sites bank, store, not {sites[0]}"):
+        await getattr(app, call)(xid, sites=sites)
+    assert in_doubt(shop) == [int(site in sites) for site in shop.clusters]
+    assert await app.resolve(xid, sites=("store", "bank")) == Resolution(True, None)
+    with pytest.raises(ValueError, match="is over the sites"):
+        await getattr(app, call)(xid, sites=sites)
+    assert shop.sql(sites[0], f"SELECT acknowledged FROM mip.instances('{xid}') WHERE state = 'committed'") == [
+        (False,)
+    ]
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("call", ["resolve", "settle"])
+async def test_cancelled_is_not_told_as_decided(server: Server, shop: Shop, call: str) -> None:
+    xid = f"cancelled {call}"
+    async with Proxy(shop.clusters["bank"].port) as proxy:
+        behind = App(shop.conninfos(bank=proxy.port), parallel=False)
+        prepare_at(shop, xid, "store")
+        behind.on_step(lambda step: proxy.down() if step.name == "prepared-all" else None)
+        with pytest.raises(Cancelled) as caught:
+            await getattr(behind, call)(xid)
+        assert caught.value.unfinished == ("bank",)
+        with pytest.raises(Cancelled, match="not finished at bank"):  # who submits is told so, too
+            await server(shop.conninfos(bank=proxy.port)).submit("buy", BUY, xid=xid)
+        await behind.close()
+    assert in_doubt(shop) == [0, 1]
+    assert await server().resolve(xid) == Resolution(True, None)
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("error", [Cancelled("not finished"), KeyReused("other sites")])
+async def test_a_sweeper_tries_again(
+    server: Server, shop: Shop, log: Log, monkeypatch: pytest.MonkeyPatch, error: SubmitError
+) -> None:
+    """It is not "undone" where something is left to be done."""
+
+    async def settle(*_: Any, **__: Any) -> Any:
+        raise error
+
+    app = server()
+    prepare_at(shop, f"again {error}", "store")
+    with monkeypatch.context() as patch:
+        patch.setattr(app, "settle", settle)
+        (event,) = await eager(app, log).sweep()
+    assert event.name is EventName.FAILED
+    assert await app.resolve(f"again {error}") == Resolution(True, None)
+
+
+# -- another request with the XID ----------------------------------------------------------------------------------
+
+
+async def test_another_request_is_only_active(server: Server, shop: Shop) -> None:
+    """It goes away again, and then this one runs."""
+    app = server()
+    async with await psycopg.AsyncConnection.connect(shop.conninfos()["store"]) as other:
+        await other.execute("SELECT mip.begin('reused', 1, '{depot,store}')")
+        with pytest.raises(Unknown, match="another set of sites"):
+            await app.submit("buy", BUY, xid="reused")
+        await other.rollback()
+    shop.assert_once("reused", await app.submit("buy", BUY, xid="reused"))
+    shop.assert_clean()
+
+
+async def test_another_request_is_prepared_and_then_committed(server: Server, shop: Shop) -> None:
+    app = server()
+    shop.sql("store", "BEGIN; SELECT mip.begin('reused too', 1, '{depot,store}'); SELECT * FROM mip.prepare('q', 'r')")
+    for what in (app.submit("buy", BUY, xid="reused too"), app.submit("restock", BUY, xid="reused too")):
+        with pytest.raises(Unknown, match="another set of sites"):
+            await what
+    assert in_doubt(shop) == [1, 0]
+    shop.sql("store", "SELECT mip.commit('reused too', 1)")
+    for what in (app.submit("buy", BUY, xid="reused too"), app.submit("restock", BUY, xid="reused too")):
+        with pytest.raises(KeyReused):
+            await what
+    shop.assert_never("reused too")
+    shop.assert_clean()
+
+
+async def test_another_request_is_not_given_up(
+    server: Server, shop: Shop, bank: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not come to our other site because it is none of its own."""
+    monkeypatch.setattr(_family, "_FIRST_TURN", 0.1)
+    shop.sql("store", "BEGIN; SELECT mip.begin('theirs', 1, '{depot,store}'); SELECT * FROM mip.prepare('q', 'r')")
+    await bank.execute("UPDATE account SET balance = balance WHERE a_id = 1")
+    impatient = {
+        site: make_conninfo(conninfo, options="-c lock_timeout=300ms") for site, conninfo in shop.conninfos().items()
+    }
+
+    async def wait(tx: Tx) -> None:
+        await tx.bank.execute("UPDATE account SET balance = balance WHERE a_id = 1")
+
+    with pytest.raises(Unknown):
+        await serving(server(impatient), wait).submit("note", None, xid="theirs", deadline=2)
+    assert in_doubt(shop) == [1, 0]
+    await bank.rollback()
+    shop.sql("store", "SELECT mip.commit('theirs', 1)")
+    shop.assert_clean()
+
+
+# -- what nobody has foreseen --------------------------------------------------------------------------------------
+
+
+async def test_a_surprise_is_unknown_and_has_its_xid(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprise(*_: Any) -> Any:
+        raise AttributeError("a bug of ours")
+
+    app = server()
+    with monkeypatch.context() as patch:
+        patch.setattr(_family, "decide", surprise)
+        with pytest.raises(Unknown, match="AttributeError") as caught:
+            await app.submit("buy", BUY, xid="surprise")
+        assert caught.value.xid == "surprise"
+        with pytest.raises(Unknown, match="AttributeError"):
+            await app.settle("surprise")
+        with pytest.raises(Unknown, match="AttributeError"):
+            await app.acknowledge("surprise")
+    shop.assert_once("surprise", await app.submit("buy", BUY, xid="surprise"))
+    shop.assert_clean()
