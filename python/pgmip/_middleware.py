@@ -132,7 +132,8 @@ class IdempotencyMiddleware:
         clients share their keys, so a key has to be as secret as what it gives access to.
 
         `concurrent`: what a retransmission does while this very process is working on the request. `sibling` runs it
-        beside, as any other server would; `join` waits for the same answer; `refuse` answers 409.
+        beside, as any other server would; `join` waits for the same answer; `refuse` answers 409, as `join` does to
+        another request with the same key.
 
         `max_body`: bytes of a request's body; a longer one gets 413. `headers`: names of those that belong to the
         request, which are compared with it and there when it is repeated from the record. `restore(scope, identity)`
@@ -232,8 +233,8 @@ class IdempotencyMiddleware:
             return await self._submit(name, xid, key, request, scope)
         if xid in self._running:
             first, task = self._running[xid]
-            if first != request:
-                return Problem(Kind.KEY_REUSED, "the key belongs to another request, which is being worked on", key)
+            if first != request:  # which of them the key belongs to is not decided yet
+                return Problem(Kind.IN_PROGRESS, "another request with this key has not been answered yet", key)
             if self._concurrent == "refuse":
                 return Problem(Kind.IN_PROGRESS, "the first request has not been answered yet", key)
         else:

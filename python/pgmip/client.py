@@ -37,7 +37,8 @@ _FINAL: dict[Kind, type[SubmitError]] = {
     Kind.KEY_REUSED: KeyReused,
 }
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_BUSY = (408, 425, 429)
+_BUSY = (425, 429)
+_MAY_RUN = (408, 409)  # from something in between, that has given up on a server, or knows of an earlier transmission
 
 
 class Client:
@@ -237,7 +238,7 @@ def _verdict(response: httpx.Response, xid: str) -> Verdict:
     why = f"{response.request.url.copy_with(path='/')} answered with status {response.status_code}, which is no result"
     if response.status_code in _BUSY:
         return Failure(NothingHappened(why, xid=xid), open=False, again=True, rest=_rest(response))
-    if 300 <= response.status_code < 500:
+    if 300 <= response.status_code < 500 and response.status_code not in _MAY_RUN:
         return Failure(NothingHappened(why, xid=xid), open=False, again=False)
     return Failure(Unknown(why, xid=xid), open=True, again=True, rest=_rest(response))
 
@@ -248,9 +249,7 @@ def _of_problem(problem: Problem, rest: float, xid: str) -> Verdict:
             return Final(_FINAL[problem.kind](problem.detail, xid=xid))
         case Kind.FAILED:
             return Failure(NothingHappened(problem.detail, xid=xid), open=False, again=False)
-        case Kind.IN_PROGRESS:
-            return Failure(NothingHappened(problem.detail, xid=xid), open=False, again=True, rest=rest)
-        case Kind.UNKNOWN:
+        case Kind.UNKNOWN | Kind.IN_PROGRESS:  # another transmission, as far as we know
             return Failure(Unknown(problem.detail, xid=xid), open=True, again=True, rest=rest)
         case Kind.PROTOCOL_VIOLATION:
             return Failure(ProtocolViolation(problem.detail, xid=xid), open=True, again=True, rest=rest)

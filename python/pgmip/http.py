@@ -13,14 +13,18 @@ Every retransmission, to any server, gets the same bytes. `pgmip.Client` sends t
 Status  Meaning for the request
 ======  =====================================================================================
 200     It has taken effect, exactly once (also where a site is still to be told).
-400     No `Idempotency-Key`, or not a usable one, or the body is not JSON. Nothing happened.
-404     There is no such transaction. Nothing happened.
+400     No `Idempotency-Key`, or not a usable one, or the body is not JSON. Not taken.
+404     There is no such transaction. Not taken.
 410     It has been cancelled by an operator: nothing happened, and nothing will. Or its result
         is gone, since it was acknowledged or is older than the retention.
-422     The key belongs to another request. This one has no effect.
-500     The transaction failed and has no effect.
+422     The key belongs to another request, which is decided. This one has no effect.
+500     The transaction failed and has no effect, unless the request is sent anew.
 503     The outcome is open: send the same request again, to any server (`Retry-After`).
 ======  =====================================================================================
+
+What is "not taken", or has "no effect", is so by all that a site knows of. An earlier transmission of the same request
+that has not been answered may still be on its way, and take effect: until it is answered the outcome is open. `Client`
+heeds that.
 
 `POST /-/acknowledge` with `{"xids": [...]}` says that these results have arrived and will not be asked for again (see
 `App.acknowledge`); the answer `{"open": [...]}` names those that could not be acknowledged yet. Who knows an XID may
@@ -57,8 +61,9 @@ follows draft-ietf-httpapi-idempotency-key-header. The endpoint reaches the site
 - Where nobody retransmits, a sweeper repeats the request from its record, inside this process, in a server whose
   middleware is set up. Such a repetition has no credentials, so authenticate outside of this middleware and restore
   what the endpoint needs with `restore`: a repetition that is answered with 401, 403 or 407 is not recorded.
-- Statuses of its own: 400 without a usable key, 409 (with `concurrent="refuse"`) while the first request is running
-  in this process, 413, and 410, 422, 500 and 503 as above.
+- Statuses of its own: 400 without a usable key, 409 while the first request with the key is running in this process
+  (with `concurrent="refuse"`, and with `"join"` for another request) and may yet succeed, 413, and 410, 422, 500 and
+  503 as above.
 
 All errors are `application/problem+json` (RFC 9457), whose `type` is `urn:pgmip:problem:` and one of `key-missing`,
 `key-invalid`, `bad-request`, `no-such-transaction`, `in-progress`, `cancelled`, `expired`, `too-large`, `key-reused`,

@@ -231,6 +231,9 @@ async def test_the_next_server_lives(fake: FakeApp, url: str) -> None:
         http(200, "text/html", b"<p>Log in to this hotel's network"),
         http(200, "application/json", b"\xff"),
         http(204, "application/json", b""),
+        http(408, "text/plain", b"Request Time-out"),
+        http(409, "text/plain", b"in progress"),
+        http(409, "application/problem+json", b'{"type":"urn:pgmip:problem:in-progress"}'),
         http(429, "text/plain", b"too many"),
         http(500, "text/plain", b"Internal Server Error"),
         http(502, "text/html", b"<h1>Bad gateway"),
@@ -245,6 +248,24 @@ async def test_what_is_no_answer_is_asked_for_again(first: bytes) -> None:
     assert len(heard) == 2
     keys = {line for request in heard for line in request.split(b"\r\n") if line.lower().startswith(b"idempotency-key")}
     assert len(keys) == 1, "it is the same request"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(408, "text/plain", b"Request Time-out"),
+        http(409, "text/plain", b"being worked on"),
+        http(409, "application/problem+json", b'{"type":"urn:pgmip:problem:in-progress","detail":"being worked on"}'),
+        http(503, "application/problem+json", b'{"type":"urn:pgmip:problem:unknown","detail":"who knows"}'),
+    ],
+)
+async def test_an_earlier_transmission_may_succeed(answer: bytes) -> None:
+    """Nobody is told that nothing has happened, neither by this answer nor by a failure after it."""
+    failed = http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}')
+    for answers in ((answer,), (answer, failed)):
+        async with answering(*answers) as (url, _), Client([url]) as client:
+            with pytest.raises(Unknown):
+                await client.submit("buy", None, deadline=0.3)
 
 
 @pytest.mark.parametrize("status", [301, 401, 403, 404, 405, 415])

@@ -671,7 +671,7 @@ async def test_refused_while_it_runs(serve: Any, shop: Shop) -> None:
     answer = same(await first, await client.post("/orders", headers=k)).json()
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:pgmip:problem:in-progress")
     assert "retry-after" in refused.headers
-    assert other.status_code == 422
+    assert (other.status_code, other.json()["type"]) == (409, "urn:pgmip:problem:in-progress"), "it may yet run"
     assert gate.runs == 1
     shop.assert_once(answer["xid"], answer)
 
