@@ -482,6 +482,18 @@ def test_resolve_tells_the_sites_that_are_there(cli: Cli, shop: Shop) -> None:
     assert in_doubt(shop) == [0, 0]
 
 
+def test_resolve_does_not_say_that_what_is_cancelled_has_an_effect(cli: Cli, shop: Shop) -> None:
+    xid = new_xid()
+    for site in ("store", "bank"):
+        shop.sql(site, f"BEGIN; SELECT mip.begin('{xid}', 1, '{{bank,store}}'); SELECT * FROM mip.prepare('q', NULL)")
+    shop.sql("store", f"SELECT mip.commit('{xid}', 1)")
+    result = cli("resolve", xid, code=UNREACHABLE, bank=NOWHERE)
+    assert "cancelled, but not finished at bank" in result.stderr
+    assert "has no effect, and never will" in " ".join(result.stderr.split())
+    assert cli.json("resolve", xid)["outcome"] == "cancelled"
+    assert in_doubt(shop) == [0, 0]
+
+
 def test_resolve_of_what_nobody_knows(cli: Cli) -> None:
     cli("resolve", "never", code=UNKNOWN_XID)
     cli("resolve", "never", "--cancel", "--yes", code=UNREACHABLE, bank=NOWHERE)
@@ -492,6 +504,15 @@ def test_resolve_of_what_was_aborted(cli: Cli, shop: Shop) -> None:
     prepare_at(shop, xid, "store")
     shop.sql("store", f"SELECT mip.rollback('{xid}', 1)")
     assert cli.json("resolve", xid)["outcome"] == "nothing"
+    cli("resolve", xid, code=UNREACHABLE, bank=NOWHERE)  # who knows what is there
+
+
+def test_resolve_beside_another_request_with_the_xid(cli: Cli, shop: Shop) -> None:
+    """One over other sites, long ago: what it has left says nothing of the sites of this one."""
+    xid = new_xid()
+    shop.sql("store", f"SELECT mip.refuse('{xid}', 2, '{{depot,store}}')")
+    prepare_at(shop, xid, "bank")
+    assert cli.json("resolve", xid, "--cancel", "--yes")["outcome"] == "cancelled"
 
 
 def test_resolve_of_what_has_just_begun(cli: Cli, shop: Shop) -> None:

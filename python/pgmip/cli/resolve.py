@@ -10,7 +10,7 @@ import typer
 
 from ..app import App, Resolution
 from ..decision import Explanation, Rule, State, explain
-from ..exceptions import Decided, SubmitError
+from ..exceptions import Cancelled, Decided, SubmitError
 from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
@@ -55,12 +55,12 @@ def resolve(
                 hint=f"give all of its sites: {', '.join(declared)}",
             )
         decision = explain({name: mipts[name] for name in declared})
-        if not _in_doubt(mipts, decision):
+        down = [name for name in declared if name in failures]
+        if not _in_doubt(mipts, decision) and not down:
             return _tell(output, xid, "nothing", "nothing is in doubt: no instance is left", None)
         if decision.rule is Rule.VIOLATION:
             raise CliError(decision.reason, hint=f"look at it: pgmip show {xid}")
         if decision.winner is None:
-            down = [name for name in declared if name in failures]
             if down:
                 raise CliError(
                     f"site {down[0]!r} cannot be asked: {failures[down[0]].message}",
@@ -116,7 +116,13 @@ async def _resolve(
                 ExitCode.UNREACHABLE,
                 hint="it is decided and has taken effect; resolve it again when the site is back",
             ) from None
-        except SubmitError as error:
+        except Cancelled as error:
+            raise CliError(
+                f"{error}: {error.__cause__}",
+                ExitCode.UNREACHABLE,
+                hint="it has no effect, and never will; resolve it again when the site is back",
+            ) from None
+        except (SubmitError, ValueError) as error:  # as where its instances are over different sites
             raise CliError(str(error)) from None
 
 

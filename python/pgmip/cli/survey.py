@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from ..decision import Entry, Explanation, State, explain
+from ..decision import Entry, Explanation, State, declared, explain
 from .sites import Connection, Failure, ask
 
 __all__ = [
@@ -241,9 +241,12 @@ async def read_mipts(
 
 
 def family_sites(mipts: Mapping[str, Sequence[Entry] | None]) -> tuple[str, ...]:
-    """The sites that the family declares; where no MIPT says it, those at which it is known."""
-    declared = {site for mipt in mipts.values() for entry in mipt or () for site in entry.sites}
-    return tuple(sorted(declared)) or tuple(site for site, mipt in mipts.items() if mipt)
+    """The sites that the family declares, all of them where its instances differ; where no MIPT says it, those at
+    which it is known.
+    """
+    named = {site for sites in declared(mipts) for site in sites}
+    named = named or {site for mipt in mipts.values() for entry in mipt or () for site in entry.sites}
+    return tuple(sorted(named)) or tuple(site for site, mipt in mipts.items() if mipt)
 
 
 def instance_of(gid: str) -> tuple[str, int] | None:
