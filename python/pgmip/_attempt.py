@@ -82,8 +82,8 @@ class Attempt:
         """`order`: the sites in the order in which to prepare them where not in parallel. `deadline`: the time, by
         the event loop's clock, at which the handler is cancelled. `in_doubt`: whether a sibling is prepared. `turn`:
         how long (seconds) the attempt may wait for a lock then, or keep one of the few places that there are for such
-        requests. `adopt`, where no client has submitted this: asked when a site knows of the instance, whether there is
-        a reason for it; without one the handler does not run.
+        requests. `adopt`, where no client has submitted this: asked when all sites know of the instance, whether there
+        is a reason for it; without one the handler does not run.
         """
         self._instance = instance
         self._order = order
@@ -111,9 +111,9 @@ class Attempt:
             async with asyncio.timeout_at(self._deadline) as limit, self._taking_turns(limit):
                 await self._connect(limit)
                 if self._adopt is not None and handler is not None:
-                    await self._branches[self._order[0]].begin()
+                    await at_each_site(self._order, lambda site: self._branches[site].begin())
                     if not await self._adopt():
-                        raise NotInDoubt("nothing of the request is in doubt any more")
+                        raise NotInDoubt("nothing that is to be repeated is in doubt any more")
                 text = await self._result_of(handler, request)
                 if self._failure() is None and any(branch.has_last for branch in self._branches.values()):
                     preparing = True  # and waiting for locks, as the handler may

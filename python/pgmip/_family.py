@@ -87,12 +87,16 @@ class Found:
 
     @property
     def request(self) -> str | None:
-        """The request that its oldest prepared instance was prepared with."""
-        entries = [entry for mipt in self.mipts.values() for entry in mipt or () if entry.request is not None]
-        return min(entries, key=lambda entry: entry.xinst).request if entries else None
+        """The request that is in doubt: that of its oldest prepared instance, of one that is not empty if there is one.
+        What was aborted may have been another one, that nobody is to repeat.
+        """
+        oldest = min(_in_doubt(self.mipts), key=lambda entry: (entry.result is None, entry.xinst), default=None)
+        return oldest.request if oldest is not None else None
 
 
-async def find(phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str] | None, timeout: float) -> Found | None:
+async def find(
+    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str] | None, timeout: float
+) -> Found | None:
     """Look a family up at `sites`, or at those that its instances declare. None where it is not in doubt: nobody
     knows more of it than aborted instances.
 
@@ -190,9 +194,9 @@ class Family:
         return settled
 
     async def settle(self, handler: Handler | None, request: str | None) -> Settled | None:
-        """The same for what no client has submitted here: the handler runs only while something is in doubt, and the
-        attempts are empty from then on where the XID turns out to be too old for it. None where nothing is in doubt
-        any more, because somebody else has taken it back.
+        """The same for what no client has submitted here: the handler runs only while something is in doubt that it is
+        to repeat, and the attempts are empty where there is nothing else to be finished, and from then on where the XID
+        turns out to be too old. None where nothing is in doubt any more, because somebody else has taken it back.
         """
         return await self._run(handler, request, settle=True)
 
@@ -215,7 +219,7 @@ class Family:
                 break
             began = clock()
             turn = _FIRST_TURN * 2.0 ** min(stuck, 16)
-            adopt = functools.partial(self._adopt, xinst, free=freed) if settle else None
+            adopt = functools.partial(self._adopt, request, free=freed) if settle else None
             ended = await self._try(xinst, deadline, handler, request, after=cause, turn=turn, adopt=adopt)
             if isinstance(ended, Settled):
                 return ended
@@ -225,13 +229,13 @@ class Family:
             winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner)
-            if isinstance(cause, NotInDoubt) and not self._freed:
+            if isinstance(cause, NotInDoubt) and not (_in_doubt(mipts) or self._freed):
                 return None
             stuck += ended.stuck
             freed = (ended.stuck or may_be_held_up(cause)) and await self._free(mipts, later=settle)
             if sqlstate(cause) == EXPIRED and handler is None and not self._are_foreign(mipts):
                 await self._end(mipts, cause)
-            if sqlstate(cause) == EXPIRED and handler is not None and settle:
+            if handler is not None and settle and (sqlstate(cause) == EXPIRED or _to_be_cancelled(mipts)):
                 handler = None
             elif not ended.retry and not freed:
                 raise self._undecided(mipts, f"the transaction failed: {cause}", cause) from cause
@@ -340,20 +344,20 @@ class Family:
 
     async def _is_in_doubt(self, but: int) -> bool:
         """Whether an instance is prepared somewhere, `but` one's own."""
-        return _is_in_doubt(await self._read(), but)
+        return any(entry.xinst != but for entry in _in_doubt(await self._read()))
 
-    async def _adopt(self, xinst: int, *, free: bool) -> bool:
-        """Whether something is in doubt, beside an instance of ours that a site knows of by now.
+    async def _adopt(self, request: str | None, *, free: bool) -> bool:
+        """Whether this request is in doubt, so that it is to be repeated, while all sites know of an instance of ours.
 
         So whoever has taken his back, and looks at the sites then, finds ours, or we find nothing, and let it be: see
-        docs/decisions.md on NothingHappened. What is to be given up (`free`) is so only now, for the same reason.
+        docs/decisions.md on NothingHappened. What is to be given up (`free`) is so only now, for the same reason. What
+        is empty does not count: it may be of somebody who cancels what has been taken back by now.
         """
         mipts = await self._read()
-        if not _is_in_doubt(mipts, xinst):
-            return False
-        if free:
+        in_doubt = any(entry.request == request and entry.result is not None for entry in _in_doubt(mipts))
+        if in_doubt and free:
             await self._free(mipts)
-        return True
+        return in_doubt
 
     async def _free(self, mipts: Mipts, *, later: bool = False) -> bool:
         """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we
@@ -463,7 +467,7 @@ class Family:
         if self._left:
             return "an attempt may be prepared"
         # Whom we have met before may be between two attempts.
-        if _is_in_doubt(mipts) or (self._siblings | live(mipts)) - self._harmless:
+        if _in_doubt(mipts) or (self._siblings | live(mipts)) - self._harmless:
             return "a sibling may still be on its way"
         if unread and (self._exposed or not self._alone):
             return f"no answer from {', '.join(unread)}"
@@ -498,9 +502,13 @@ class Family:
         return last
 
 
-def _is_in_doubt(mipts: Mipts, but: int = 0) -> bool:
-    entries = [entry for mipt in mipts.values() for entry in mipt or ()]
-    return any(entry.state is State.PREPARED and entry.xinst != but for entry in entries)
+def _in_doubt(mipts: Mipts) -> list[Entry]:
+    return [entry for mipt in mipts.values() for entry in mipt or () if entry.state is State.PREPARED]
+
+
+def _to_be_cancelled(mipts: Mipts) -> bool:
+    """Whether all that is in doubt is of somebody who has not come to the end of cancelling it."""
+    return all(entry.result is None for entry in _in_doubt(mipts)) and bool(_in_doubt(mipts))
 
 
 def _partial(mipts: Mipts) -> dict[int, list[str]]:

@@ -202,7 +202,9 @@ class App:
         work = self._settle(self._operation("settle", xid), sites, run=True, cancel=cancel, deadline=deadline)
         return await self._running.run(work, xid)
 
-    async def resolve(self, xid: str, *, sites: Iterable[str] | None = None, cancel: bool = True) -> Resolution | None:
+    async def resolve(
+        self, xid: str, *, sites: Iterable[str] | None = None, cancel: bool = True
+    ) -> Resolution | None:
         """Settle a request without its handler: commit the winner there is, else cancel the request.
 
         Cancelling runs an empty instance, which wins unless another one is complete by then; a later submit with this
@@ -256,7 +258,9 @@ class App:
     ) -> None:
         await self.close()
 
-    async def _submit(self, phase: Phase, transaction: _Transaction, text: str, limits: Limits, *, alone: bool) -> Any:
+    async def _submit(
+        self, phase: Phase, transaction: _Transaction, text: str, limits: Limits, *, alone: bool
+    ) -> Any:
         with phase, _no_surprise(phase.xid):
             family = self._family(phase, transaction.sites, transaction.isolation, alone=alone, limits=limits)
             settled = await family.run(transaction.handler, text)

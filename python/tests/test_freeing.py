@@ -178,7 +178,7 @@ async def test_who_never_goes_on(server: Server, shop: Shop, sessions: dict[str,
     """Somebody hangs with a row that the handler needs: at least nobody waits for the request any more."""
     left_at_bank(shop, "freeing-hung")
     await sessions["store"].execute(TAKE_STOCK)
-    (event,) = await eager(server(deadline=1.0), log).sweep()
+    (event,) = await eager(server(deadline=4.0), log).sweep()
     assert (event.name, event.xid) == (EventName.UNDONE, "freeing-hung")
     assert in_doubt(shop) == [0, 0]
     with pytest.raises(NothingHappened):

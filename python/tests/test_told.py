@@ -23,10 +23,12 @@ from pgmip import (
     SubmitError,
     Tx,
     Unknown,
+    _attempt,
     _family,
     sync,
 )
 from pgmip._family import Family
+from pgmip._json import canonical
 from pgmip.sweeper import EventName
 
 pytestmark = pytest.mark.integration
@@ -124,12 +126,16 @@ class Prepared:
             await self.told
 
 
-async def test_a_sweeper_is_in_its_handler(server: Server, shop: Shop, bank: Session, log: Log) -> None:
+async def test_a_sweeper_is_in_its_handler(
+    server: Server, shop: Shop, bank: Session, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has adopted what was prepared, and sent nothing yet: it will commit."""
+    monkeypatch.setattr(_attempt, "_UNSEEN", 1000)
     prepared, gate = Prepared(server, bank, "adopted"), Gate()
     await prepared.begin(shop)
     sweep = asyncio.create_task(eager(serving(server(), gate), log).sweep())
     await gate.reached.wait()
+    assert active(shop, "adopted") == [1, 2], "everywhere: what it has found may be rolled back before somebody looks"
     await prepared.fail()
     assert in_doubt(shop) == [0, 0]
     with pytest.raises(Unknown, match="sibling"):
@@ -167,6 +173,59 @@ async def test_a_sweeper_comes_too_late(
     shop.assert_never("taken back")
     shop.assert_once("taken back", await serving(server(), nothing).submit("note", None, xid="taken back"))
     shop.sql("bank", "DELETE FROM payment WHERE p_id = 1000000")
+    shop.assert_clean()
+
+
+async def test_a_sweeper_finds_another_request_under_the_xid(
+    server: Server, shop: Shop, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has come for has been taken back, and somebody may have been told so."""
+    xid, gate, requests = "replaced", Gate(), list[Any]()
+    attempt = Family._try
+
+    async def held(self: Family, *args: Any, **parameters: Any) -> Any:
+        await gate()
+        return await attempt(self, *args, **parameters)
+
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def note(tx: Tx, request: Any) -> Any:
+        requests.append(request)
+
+    def prepare(xinst: int, request: Any) -> None:
+        shop.sql(
+            "store",
+            f"BEGIN; SELECT mip.begin('{xid}', {xinst}, '{{bank,store}}');"
+            f"SELECT * FROM mip.prepare('{canonical({'transaction': 'note', 'request': request})}', '0')",
+        )
+
+    prepare(1, "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(Family, "_try", held)
+        sweep = asyncio.create_task(eager(app, log).sweep())
+        await gate.reached.wait()
+        shop.sql("bank", f"SELECT mip.refuse('{xid}', 1, '{{bank,store}}')")
+        shop.sql("store", f"SELECT mip.rollback('{xid}', 1)")
+        prepare(2, "second")
+        gate.open.set()
+        (event,) = await sweep
+    assert (event.name, requests) == (EventName.FAILED, [])
+    (event,) = await eager(app, log).sweep()
+    assert (event.name, requests) == (EventName.COMMITTED, ["second"])
+    shop.assert_clean()
+
+
+async def test_what_is_to_be_cancelled_is_not_repeated(server: Server, shop: Shop, log: Log) -> None:
+    """Somebody has begun to cancel what may have been taken back before: it is cancelled, and does not happen."""
+    request = canonical({"transaction": "note", "request": None})
+    shop.sql(
+        "store",
+        f"BEGIN; SELECT mip.begin('half cancelled', 1, '{{bank,store}}');SELECT * FROM mip.prepare('{request}', NULL)",
+    )
+    (event,) = await eager(serving(server(), nothing), log).sweep()
+    assert event.name is EventName.CANCELLED
+    shop.assert_never("half cancelled")
     shop.assert_clean()
 
 
@@ -400,6 +459,24 @@ async def test_an_interrupted_statement_and_a_savepoint(server: Server, shop: Sh
         shop.assert_never("inside")
     else:
         shop.assert_once("outside", await app.submit("careful", None, xid="outside"))
+    shop.assert_never("stubborn")
+    shop.assert_clean()
+
+
+async def test_an_interrupted_statement_before_a_savepoint(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def careless(tx: Tx, request: Any) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await tx.store.execute(STUBBORN)
+        with contextlib.suppress(ArithmeticError):
+            async with tx.store.savepoint():
+                raise ArithmeticError
+
+    with pytest.raises(NothingHappened, match="was cancelled"):
+        await app.submit("careless", None, xid="before a savepoint")
     shop.assert_never("stubborn")
     shop.assert_clean()
 
