@@ -186,7 +186,8 @@ class Attempt:
             await asyncio.gather(*watch, return_exceptions=True)
 
     async def _give_way(self, limit: asyncio.Timeout) -> None:
-        while not (await self._in_doubt() and await self._waits()):  # noqa: ASYNC110 (sites do not tell)
+        # In this order: what was in doubt may have been given up right before the handler began.
+        while not (await self._waits() and await self._in_doubt()):  # noqa: ASYNC110 (sites do not tell)
             await asyncio.sleep(self._turn)
         self._gave_way = True
         limit.reschedule(min(self._deadline, asyncio.get_running_loop().time()))
