@@ -105,10 +105,10 @@ def active(shop: Shop, xid: str) -> list[int]:
 class Prepared:
     """A request that is prepared at the store, and whose last statement at the bank waits for somebody, and fails."""
 
-    def __init__(self, server: Server, bank: Session, xid: str) -> None:
+    def __init__(self, server: Server, bank: Session, xid: str | None, **parameters: Any) -> None:
         self._bank = bank
-        self.xid = xid
-        self._app = server()
+        self._xid = xid
+        self._app = server(**parameters)
 
         @self._app.transaction(sites=("store", "bank"))
         async def note(tx: Tx, request: Any) -> Any:
@@ -117,7 +117,7 @@ class Prepared:
 
     async def begin(self, shop: Shop) -> None:
         await self._bank.execute("INSERT INTO payment (p_id, amount) OVERRIDING SYSTEM VALUE VALUES (1000000, 0)")
-        self.told = asyncio.create_task(self._app.submit("note", None, xid=self.xid))
+        self.told = asyncio.create_task(self._app.submit("note", None, xid=self._xid))
         await until(lambda: in_doubt(shop) == [1, 0] and shop.sql("bank", "SELECT FROM mip.waits"))
 
     async def fail(self) -> None:
@@ -331,36 +331,36 @@ async def test_a_second_server_between_two_attempts(
     shop.assert_clean()
 
 
-async def test_alone_but_seen(server: Server, shop: Shop, bank: Session, log: Log) -> None:
-    """Nobody else has been given the XID. But what was prepared told it a sweeper, which begins at a site that is
-    silent when we look.
+async def test_alone_but_seen(
+    server: Server, shop: Shop, bank: Session, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else has been given the XID. But what was prepared told it sweepers; one has been there, and is dead, and
+    what it has left is at a site that does not answer.
     """
-    proxy = Proxy(shop.clusters["store"].port)
-    async with proxy:
-        app, gate = server(shop.conninfos(store=proxy.port), step_timeout=0.5), Gate()
-
-        @app.transaction(sites=("store", "bank"))
-        async def note(tx: Tx, request: Any) -> Any:
-            await tx.store.execute(ORDER, (tx.xid, tx.xinst))
-            tx.bank.finish_with("INSERT INTO payment (p_id, amount) OVERRIDING SYSTEM VALUE VALUES (1000000, 0)")
-
-        await bank.execute("INSERT INTO payment (p_id, amount) OVERRIDING SYSTEM VALUE VALUES (1000000, 0)")
-        submitted = asyncio.create_task(app.submit("note", None))
-        await until(lambda: in_doubt(shop) == [1, 0] and shop.sql("bank", "SELECT FROM mip.waits"))
+    async with Proxy(shop.clusters["store"].port) as proxy:
+        prepared = Prepared(server, bank, None, conninfos=shop.conninfos(store=proxy.port))
+        await prepared.begin(shop)
         ((xid,),) = shop.sql("store", "SELECT xid FROM mip.in_doubt")
-        sweep = asyncio.create_task(eager(serving(server(), gate), log).sweep())
-        await gate.reached.wait()
-        app.on_step(lambda step: None)
-        rolled_back = asyncio.create_task(until(lambda: in_doubt(shop) == [0, 0]))
-        await bank.commit()
-        await rolled_back
-        proxy.down()
-        with pytest.raises(Unknown):
-            await submitted
-        gate.open.set()
-        (event,) = await sweep
-        assert event.name is EventName.COMMITTED
-    shop.assert_once(xid, (await serving(server(), nothing).submit("note", None, xid=xid)))
+        request = canonical({"transaction": "note", "request": None})
+        shop.sql(
+            "store",
+            f"BEGIN; SELECT mip.begin('{xid}', {2**62}, '{{bank,store}}'); SELECT * FROM mip.prepare('{request}', '0')",
+        )
+        read = Family._read
+
+        async def read_too_late(self: Family) -> Any:
+            proxy.down()
+            return await read(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Family, "_read", read_too_late)
+            await prepared.fail()
+        with pytest.raises(Unknown, match="no answer from store"):
+            await prepared.told
+    assert in_doubt(shop) == [1, 0]
+    (event,) = await eager(serving(server(), nothing), log).sweep()
+    assert event.name is EventName.COMMITTED
+    shop.assert_once(xid, await serving(server(), nothing).submit("note", None, xid=xid))
     shop.sql("bank", "DELETE FROM payment WHERE p_id = 1000000")
     shop.assert_clean()
 
