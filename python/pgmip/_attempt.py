@@ -244,7 +244,7 @@ class Attempt:
         branches = self._branches.values()
 
         def begin() -> None:
-            if not any(branch.begun or branch.has_last for branch in branches):
+            if not any(branch.begun for branch in branches):
                 begun.append(loop.create_task(self._branches[self._order[0]].begin()))
 
         timer = loop.call_later(_UNSEEN, begin)

@@ -125,30 +125,19 @@ class Branch:
 
     async def begin(self) -> None:
         """Begin now, and not only with the handler's first statement: from here on the site knows of the instance."""
-        if not (self.begun or self._over or self.has_last or self._turn.locked()):
-            await self.run(b"SELECT", None, _nothing)
+        async with self._turn:
+            if not (self.begun or self._returned or self._over):
+                await self._noted(b"SELECT", None, _nothing)
 
     async def run(
         self, sql: Statement, params: Params | None, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]
     ) -> T:
-        """Run one statement of the handler, and `read` what it returns.
-
-        Whatever is raised in between, an interruption too, has the handler believe that the statement has not been:
-        so the branch has failed, unless the handler goes back to a savepoint.
-        """
+        """Run one statement of the handler, and `read` what it returns."""
         async with self._turn:
             self._check_open()
             if self.ended_by_handler:
                 raise self._refusal or psycopg.ProgrammingError(_NOT_YOURS)
-            self._statements += 1
-            try:
-                cursor = await self._send(sql, params)
-                if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
-                    raise psycopg.ProgrammingError(_NOT_YOURS)
-                return await read(cursor)
-            except BaseException as error:
-                self._note(error)
-                raise
+            return await self._noted(sql, params, read)
 
     def finish_with(self, sql: Statement, params: Params | None) -> None:
         """Keep the handler's last statement, to be run together with the one that prepares."""
@@ -298,6 +287,22 @@ class Branch:
             first = first or error
         if first is not None:
             raise first
+
+    async def _noted(
+        self, sql: Statement, params: Params | None, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]
+    ) -> T:
+        """Whatever is raised in here, an interruption too, has the handler believe that the statement has not been: so
+        the branch has failed, unless the handler goes back to a savepoint.
+        """
+        self._statements += 1
+        try:
+            cursor = await self._send(sql, params)
+            if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
+                raise psycopg.ProgrammingError(_NOT_YOURS)
+            return await read(cursor)
+        except BaseException as error:
+            self._note(error)
+            raise
 
     def _note(self, error: BaseException) -> None:
         self._failed = self._failed or (self._statements, error)

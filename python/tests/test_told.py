@@ -274,6 +274,26 @@ async def test_a_second_server_is_in_its_handler(server: Server, shop: Shop, sit
     shop.assert_clean()
 
 
+async def test_a_second_server_has_given_its_last_statements(server: Server, shop: Shop) -> None:
+    """And waits for something before they are sent."""
+    app, gate = server(), Gate()
+
+    @app.transaction(sites=("store",))
+    async def note(tx: Tx, request: Any) -> Any:
+        tx.store.finish_with(ORDER, (tx.xid, tx.xinst))
+        await gate()
+        return {"xinst": tx.xinst}
+
+    first = asyncio.create_task(app.submit("note", None, xid="last"))
+    await until(lambda: any(active(shop, "last")))
+    with pytest.raises(Unknown, match="sibling"):
+        await serving(server(), fail, ("store",)).submit("note", None, xid="last")
+    gate.open.set()
+    result = await first
+    assert shop.effects("last") == ([result["xinst"]], [])
+    shop.assert_clean()
+
+
 async def test_a_second_server_without_an_event_loop(server: Server, shop: Shop) -> None:
     with sync.App(shop.conninfos()) as first:
         gate = Gate()
