@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pgmip import App, ProtocolViolation, Step
+from pgmip import App, ProtocolViolation, Step, Unknown
 from pgmip.testing import Cluster, extension_installed
 from pgmip.xinst import new_xid
 
@@ -74,7 +74,7 @@ async def leave_in_doubt(clusters: Clusters, xid: str) -> None:
 
     async with make_app(clusters) as app:
         app.on_step(die)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(Unknown):
             await app.submit("write", None, xid=xid)
 
 

@@ -230,7 +230,8 @@ class App:
         `begun`: the transaction has begun at `step.site` (once per site); `prepared-first-site`, `prepared-all`: this
         attempt is prepared at one site, at all; `committed-first-site`, `committed-all`: the winner, not necessarily
         this attempt, is committed at one site, at all. One site alone commits in one phase, without preparing. The
-        attempt waits for the callback, so this is the place for tracing, and for killing the process in a test.
+        attempt waits for the callback, so this is the place for tracing, and for killing the process in a test. What it
+        raises makes the outcome Unknown.
         """
         self.observe(Hooked(callback))
 
