@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -423,6 +425,28 @@ async def test_a_handler_leaves_a_statement_to_be_run(server: Server, shop: Shop
     with pytest.raises(RuntimeError, match="over"):
         await left[0]
     shop.assert_never("left behind")
+    shop.assert_clean()
+
+
+async def test_a_thread_is_left_with_a_statement(shop: Shop) -> None:
+    with sync.App(shop.conninfos()) as app:
+        left: list[threading.Thread] = []
+
+        @app.transaction(sites=("store", "bank"))
+        def careless(tx: sync.Tx, request: Any) -> None:
+            def stubborn() -> None:
+                with contextlib.suppress(RuntimeError):  # the transaction is over
+                    tx.store.execute(STUBBORN)
+
+            left.append(threading.Thread(target=stubborn))
+            left[0].start()
+            while not shop.sql("store", "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):
+                time.sleep(0.01)
+
+        with pytest.raises(NothingHappened, match="was cancelled"):
+            await asyncio.to_thread(app.submit, "careless", None, xid="threads too")
+        left[0].join()
+    shop.assert_never("stubborn")
     shop.assert_clean()
 
 
