@@ -58,8 +58,8 @@ Expired(s, f) == Time[f] <= horizon[s]
 
 SiteSets == {SitesOf[y] : y \in Instances}
 
-(* Everybody decides from the sites of the own instance, and not at all if  *)
-(* an entry names other sites.                                              *)
+(* Everybody decides from the sites of the own instance, or those that he    *)
+(* has been given, and not at all if an entry names other sites.             *)
 Comparable(mipts) ==
   \A s \in DOMAIN mipts, y \in Instances :
     mipts[s][y] \in {"prepared", "committed"} => SitesOf[y] = DOMAIN mipts
@@ -70,8 +70,10 @@ Decisions(s, f, new) ==
             all == UNION {reads[q][f] : q \in others} \cup {Unread}
             read == {m \in [others -> all] : \A q \in others : m[q] \in reads[q][f] \cup {Unread}}
             mipts == {m @@ (s :> new) : m \in read}
-        IN UNION {IF Kept("the same sites") => Comparable(m) THEN Decide(m) ELSE {} : m \in mipts}
-  IN UNION {decisions(set) : set \in {sites \in SiteSets : s \in sites}}
+        IN UNION {IF compared => Comparable(m) THEN Decide(m) ELSE {} : m \in mipts}
+      compared == Kept("the same sites") /\ Kept("given sites are compared")
+      given == IF Kept("given sites are compared") THEN SiteSets ELSE SUBSET Sites
+  IN UNION {decisions(set) : set \in {sites \in given : s \in sites}}
 
 (* A MIPT with a committed entry tells what has been decided already. *)
 Show(s, f, mipt) ==

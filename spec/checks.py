@@ -14,8 +14,10 @@ from pgmip.decision import Entry, Mipts, Rule, State, explain, highest, live
 HERE = Path(__file__).resolve().parent
 
 # The longest first: they are run side by side.
-CONFIGURATIONS = ("sweeper", "retry", "family", "four_instances", "site_sets", "one_site")
-LARGE = ("families", "three_sites", "old_and_new", "five_instances")
+CONFIGURATIONS = (
+    "sweeper", "retry", "told_client", "family", "four_instances", "told_requests", "told_sweeper", "site_sets", "one_site",
+)  # fmt: skip
+LARGE = ("told_servers", "told_canceller", "old_and_new", "three_sites", "five_instances", "families")
 
 _COMPLETE = re.compile(r"^\d+ states generated, (\d+) distinct states found, 0 states left on queue", re.MULTILINE)
 _VIOLATED = re.compile(r"Error: (?:Invariant|Action property) (\w+) is violated")
@@ -42,7 +44,10 @@ class Holds:
     """A configuration, whose properties hold in every state."""
 
     name: str
-    module = "MC"
+
+    @property
+    def module(self) -> str:
+        return _module(self.name)
 
     def configuration(self) -> str:
         return (HERE / f"{self.name}.cfg").read_text()
@@ -61,7 +66,10 @@ class Fails:
     rule: str
     base: str
     violated: str
-    module = "MC"
+
+    @property
+    def module(self) -> str:
+        return _module(self.base)
 
     @property
     def name(self) -> str:
@@ -108,6 +116,10 @@ def chosen(names: Sequence[str], *, large: bool) -> list[Check]:
     if names:
         return [check for check in [*quick, *long] if check.name in names]
     return long if large else quick
+
+
+def _module(configuration: str) -> str:
+    return "Told" if configuration.startswith("told_") else "MC"
 
 
 def _broken() -> list[Fails]:
