@@ -65,14 +65,14 @@ Comparable(mipts) ==
     mipts[s][y] \in {"prepared", "committed"} => SitesOf[y] = DOMAIN mipts
 
 Decisions(s, f, new) ==
-  LET decisions(set) ==
+  LET compared == Kept("the same sites") /\ Kept("given sites are compared")
+      given == IF Kept("given sites are compared") THEN SiteSets ELSE SUBSET Sites
+      decisions(set) ==
         LET others == set \ {s}
             all == UNION {reads[q][f] : q \in others} \cup {Unread}
             read == {m \in [others -> all] : \A q \in others : m[q] \in reads[q][f] \cup {Unread}}
             mipts == {m @@ (s :> new) : m \in read}
         IN UNION {IF compared => Comparable(m) THEN Decide(m) ELSE {} : m \in mipts}
-      compared == Kept("the same sites") /\ Kept("given sites are compared")
-      given == IF Kept("given sites are compared") THEN SiteSets ELSE SUBSET Sites
   IN UNION {decisions(set) : set \in {sites \in given : s \in sites}}
 
 (* A MIPT with a committed entry tells what has been decided already. *)

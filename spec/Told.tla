@@ -15,13 +15,13 @@ EXTENDS Decision, TLC
 
 CONSTANTS
   Sites,
-  Servers,   \* coordinators, each for one submission
-  Sweepers,  \* coordinators, each for one request that it finds in doubt, and repeats
-  Cancellers, \* likewise, but without its handler: their instances are empty
+  Servers,     \* coordinators, each for one submission
+  Sweepers,    \* coordinators, each because it has found the request in doubt, to repeat it
+  Cancellers,  \* likewise, but without its handler: their instances are empty
   Callers,
-  OneRequest, \* whether all callers ask for the same under this XID
-  OwnXid,    \* whether the XID is of a server's own making, so that there is one submission only
-  Expiry     \* whether sites may come to refuse the XID as expired
+  OneRequest,  \* whether all callers ask for the same under this XID
+  OwnXid,      \* whether the XID is of a server's own making: then there is one submission only
+  Expiry       \* whether sites may come to refuse the XID as expired
 
 Coordinators == Servers \cup Sweepers \cup Cancellers
 
@@ -30,11 +30,11 @@ Nobody == "nobody"
 VARIABLES
   state,      \* site, instance -> its state there: "none" before it has begun; "aborted": never to be prepared
   closed,     \* the sites that refuse the XID as expired
-  phase,      \* instance -> "unused", "begun", "waits" (for whatever its handler waits for), "asked" to prepare, "failed"
+  phase,      \* instance -> "unused", "begun", "waits" (its handler, for whatever), "asked" to prepare, "failed"
   of,         \* instance -> its coordinator
   cancels,    \* the instances that are empty
   exposed,    \* the instances that have been prepared somewhere
-  at,         \* coordinator -> "idle", "taken" (the request), "running" (an instance), "between" (two), "answered"
+  at,         \* coordinator -> "idle", "taken" (the request), "running", "between" (two instances), "answered"
   now,        \* coordinator -> its latest instance
   caller,     \* coordinator -> who has submitted
   sure,       \* coordinator -> whether its latest instance may run unasked
@@ -66,7 +66,7 @@ AskedOf(c) == IF caller[c] = Nobody THEN Nobody ELSE RequestOf(caller[c])
 
 (* Somebody knows that it is being worked on: a site, or whoever watches a  *)
 (* handler that takes its time. A submission counts from then on; where a   *)
-(* site has lost it, and no other one has it, it is as if it had never been. *)
+(* site has lost it, and no other one has it, it is as if it had not begun.  *)
 Known(y) == Begun(y) \/ (phase[y] = "waits" /\ \A s \in Sites : state[s][y] = "none")
 
 StopLooking(c) ==
@@ -79,7 +79,7 @@ Answer(c, what) ==
   /\ told' = told \cup {<<caller[c], what>>}
   /\ StopLooking(c)
 
-(* Before every step after which instance y of coordinator c may be known   *)
+(* With every step by which instance y of coordinator c may become known    *)
 BecomesKnown(c, y) ==
   LET anew == c \in Servers /\ ~Known(y)
   IN /\ denied' = (denied /\ ~anew)
@@ -198,7 +198,8 @@ Look(c, s) ==
   /\ Kept("nothing of one's own is left") => \A y \in OwnOf(c) : Gone(y)
   /\ Kept("nobody else is there") => Is(s, {"active", "prepared"}) \ OwnOf(c) = {}
   /\ quiet' = [quiet EXCEPT ![c] = @ \cup {s}]
-  /\ UNCHANGED <<sites, instances, at, now, caller, sure, overtaken, late, answers>>
+  /\ overtaken' = [overtaken EXCEPT ![c] = @ /\ quiet[c] # {}]
+  /\ UNCHANGED <<sites, instances, at, now, caller, sure, late, answers>>
 
 (* Who alone knows the XID, and has never been prepared, need not look.      *)
 Unseen(c) == OwnXid /\ (Kept("unseen only if never prepared") => OwnOf(c) \cap exposed = {})
