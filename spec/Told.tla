@@ -42,7 +42,7 @@ VARIABLES
   overtaken,  \* coordinator -> whether a submission has become known since it began to look
   late,       \* coordinator -> whether its latest instance was refused as expired
   told,       \* <<caller, what it was told>>
-  denied,     \* whether nothing may take effect, until a submission becomes known
+  denied,     \* requests of which nothing may take effect, until a submission becomes known
   denied_all  \* whether nothing may take effect, until somebody submits
 
 sites == <<state, closed, exposed>>
@@ -82,14 +82,16 @@ Answer(c, what) ==
 (* With every step by which instance y of coordinator c may become known    *)
 BecomesKnown(c, y) ==
   LET anew == c \in Servers /\ ~Known(y)
-  IN /\ denied' = (denied /\ ~anew)
-     /\ overtaken' = [d \in Coordinators |-> overtaken[d] \/ (anew /\ at[d] = "between")]
+      same(d) == AskedOf(d) = AskedOf(c)
+  IN /\ denied' = IF anew THEN denied \ {AskedOf(c)} ELSE denied
+     /\ overtaken' = [d \in Coordinators |-> overtaken[d] \/ (anew /\ same(d) /\ at[d] = "between")]
 
 -----------------------------------------------------------------------------
 (* Callers and coordinators *)
 
 Submit(k, c) ==
-  /\ at[c] = "idle" /\ OwnXid => \A d \in Servers : at[d] = "idle"
+  /\ at[c] = "idle"
+  /\ OwnXid => \A d \in Servers : at[d] = "idle"
   /\ at' = [at EXCEPT ![c] = "taken"] /\ caller' = [caller EXCEPT ![c] = k]
   /\ denied_all' = FALSE
   /\ UNCHANGED <<sites, instances, now, sure, looks, told, denied>>
@@ -128,7 +130,10 @@ Wait(c) ==
      /\ UNCHANGED <<sites, of, cancels, at, now, caller, sure, quiet, late, told, denied_all>>
 
 (* What is empty was to be cancelled. *)
-ToRepeat(s) == Is(s, {"prepared"}) \ (IF Kept("what is empty is not repeated") THEN cancels ELSE {})
+ToRepeat(c, s) ==
+  {y \in Is(s, {"prepared"}) :
+     /\ Kept("what is empty is not repeated") => y \notin cancels
+     /\ Kept("another request is no reason") => AskedOf(of[y]) = AskedOf(c)}
 
 (* Whoever repeats unasked looks whether there is still something in doubt *)
 LookAgain(c) ==
@@ -136,7 +141,7 @@ LookAgain(c) ==
       first == IF Kept("begin everywhere, then look again") THEN \A s \in Sites : state[s][y] # "none"
                ELSE \E s \in Sites : state[s][y] # "none"
   IN /\ at[c] = "running" /\ ~sure[c]
-     /\ Kept("look again") => first /\ \E s \in Sites : ToRepeat(s) \ {y} # {}
+     /\ Kept("look again") => first /\ \E s \in Sites : ToRepeat(c, s) \ {y} # {}
      /\ sure' = [sure EXCEPT ![c] = TRUE]
      /\ UNCHANGED <<sites, instances, at, now, caller, looks, answers>>
 
@@ -212,7 +217,7 @@ HasLooked(c) ==
 TellNothing(c) ==
   /\ c \in Servers /\ HasLooked(c)
   /\ Answer(c, "nothing")
-  /\ denied' = (denied \/ ~overtaken[c])
+  /\ denied' = IF overtaken[c] THEN denied ELSE denied \cup {AskedOf(c)}
   /\ UNCHANGED <<sites, instances, caller, sure, denied_all>>
 
 (* The client has an XID of its own, and sends it to several servers. *)
@@ -227,7 +232,7 @@ TellClient(k) ==
 TellInProgress(c) ==
   /\ ~Kept("in progress is no failure")
   /\ c \in Servers /\ at[c] = "running" /\ Known(now[c])
-  /\ denied' = TRUE
+  /\ denied' = denied \cup {AskedOf(c)}
   /\ UNCHANGED <<sites, instances, at, now, caller, sure, looks, told, denied_all>>
 
 TellExpired(c) ==
@@ -264,7 +269,7 @@ Init ==
   /\ quiet = [c \in Coordinators |-> {}]
   /\ overtaken = [c \in Coordinators |-> FALSE]
   /\ late = [c \in Coordinators |-> FALSE]
-  /\ told = {} /\ denied = FALSE /\ denied_all = FALSE
+  /\ told = {} /\ denied = {} /\ denied_all = FALSE
 
 Steps ==
   \/ \E k \in Callers : TellClient(k) \/ (\E c \in Servers : Submit(k, c))
@@ -289,8 +294,8 @@ Spec == Init /\ [][Next]_vars
 
 Told(what) == \E k \in Callers : <<k, what>> \in told
 
-(* "Nothing has happened": nothing takes effect unless somebody submits it anew. *)
-NothingHappens == denied => ~TakesEffect
+(* "Nothing has happened": the request takes no effect unless somebody submits it anew. *)
+NothingHappens == \A w \in Winner \ cancels : AskedOf(of[w]) \notin denied
 
 (* Of an XID that only this client knows: nor what is still on its way *)
 NothingAtAll == denied_all => ~TakesEffect

@@ -15,10 +15,10 @@ HERE = Path(__file__).resolve().parent
 
 # The longest first: they are run side by side.
 CONFIGURATIONS = (
-    "sweeper", "retry", "four_instances", "told_client", "families", "told_requests", "told_sweeper",
-    "site_sets", "family", "one_site",
+    "sweeper", "retry", "four_instances", "told_canceller", "told_client", "families", "told_requests",
+    "told_sweeper", "site_sets", "family", "one_site",
 )  # fmt: skip
-LARGE = ("told_servers", "told_canceller", "old_and_new", "three_sites", "five_instances")
+LARGE = ("old_and_new", "three_sites", "five_instances")
 
 _COMPLETE = re.compile(r"^\d+ states generated, (\d+) distinct states found, 0 states left on queue", re.MULTILINE)
 _VIOLATED = re.compile(r"Error: (?:Invariant|Action property) (\w+) is violated")
