@@ -133,7 +133,7 @@ Wait(c) ==
 ToRepeat(c, s) ==
   {y \in Is(s, {"prepared"}) :
      /\ Kept("what is empty is not repeated") => y \notin cancels
-     /\ Kept("another request is no reason") => AskedOf(of[y]) = AskedOf(c)}
+     /\ AskedOf(of[y]) = AskedOf(c)}
 
 (* Whoever repeats unasked looks whether there is still something in doubt *)
 LookAgain(c) ==
