@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 from pgmip.testing import Cluster, ClusterError, Setting
 
 __all__ = ["DATABASE", "Site"]
+
+T = TypeVar("T")
 
 DATABASE = "postgres"
 PATIENCE = 300.0
@@ -79,13 +82,18 @@ class Site:
                     raise
 
     def until_in_step(self) -> None:
-        """Wait until the standby has what the primary has, and commits wait for it."""
+        """Wait until the standby has all that is visible at the primary, and commits wait for it."""
         standby = self.standby
         assert standby is not None
         query = f"SELECT sync_state FROM pg_stat_replication WHERE application_name = '{standby.name}'"
         _until(lambda: self.primary.run_sql(query) == [("sync",)], f"{standby.name} does not become synchronous")
-        [(written,)] = self.primary.run_sql("SELECT pg_current_wal_lsn()")
-        replayed = f"SELECT pg_last_wal_replay_lsn() >= '{written}'"
+        # Commits that nobody has waited for are visible before they are even written: a checkpoint flushes them. And
+        # its process is the one that has commits wait for the standby, as soon as it has read the setting.
+        [(flushed,)] = _until(
+            lambda: self.primary.run_sql("CHECKPOINT; SELECT pg_current_wal_flush_lsn()"),
+            f"{self.primary.name} makes no checkpoint",
+        )
+        replayed = f"SELECT pg_last_wal_replay_lsn() >= '{flushed}'"
         _until(lambda: standby.run_sql(replayed) == [(True,)], f"{standby.name} does not follow")
 
     def fail_over(self) -> None:
@@ -132,11 +140,12 @@ def _title(pid: int) -> bytes:
         return b""
 
 
-def _until(condition: Callable[[], bool], complaint: str) -> None:
+def _until(ask: Callable[[], T], complaint: str) -> T:
+    """Ask until the answer is not empty or false."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         with suppress(psycopg.OperationalError):
-            if condition():
-                return
+            if answer := ask():
+                return answer
         time.sleep(0.05)
     raise ClusterError(complaint)
