@@ -54,6 +54,7 @@ def test_a_standby_takes_over() -> None:
     with Cluster("first", preload=()) as first, Cluster("second", preload=(), standby_of=first) as second:
         first.configure({"synchronous_standby_names": "second"})
         wait_for(lambda: first.run_sql("SELECT sync_state FROM pg_stat_replication") == [("sync",)])
+        first.run_sql("CHECKPOINT")  # whose process lets commits wait, once it has read the setting
         first.run_sql("CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
         first.kill_postmaster()
         second.promote()

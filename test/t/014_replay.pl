@@ -45,18 +45,10 @@ sub pages
 		ORDER BY r, blkno]);
 }
 
-sub catch_up
-{
-	# what has been logged only, is to be sent, too
-	mip_sql($primary, 'SELECT pg_switch_wal(), pg_current_xact_id()');
-	$primary->wait_for_catchup($standby);
-	return;
-}
-
 sub same_pages
 {
 	my ($name) = @_;
-	catch_up();
+	catch_up($primary, $standby);
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is(pages($standby), pages($primary), "$name: pages of the standby");
 	return;

@@ -76,8 +76,7 @@ sub fail_over
 	$s{$_}->send_sql("SELECT * FROM mip.commit('begun $_', 2)") for 1, 2;
 	$s{4}->send_sql("SELECT * FROM mip.commit('half decided', 2)");
 	ok($s{$_}->waits, "$mode: a commit is under way") for 1, 2, 4;
-	mip_sql($old, 'SELECT pg_switch_wal(), pg_current_xact_id()');
-	$old->wait_for_catchup($new);
+	catch_up($old, $new);
 
 	# The network is cut. The old primary decides otherwise, and then dies.
 	$new->promote;
@@ -152,17 +151,17 @@ sub fail_over
 		  . $old->host . "'");
 	$old->set_standby_mode;
 	$old->start;
-	$new->wait_for_catchup($old);
+	catch_up($new, $old);
 	is_rows($old, 2, "$mode: the old primary as a standby");
 	is(small_rows($old), '22 22 22 22', "$mode: the old primary as a standby, c");
 	fill($new);
 	begin_prepared($new, 'later', 2, 1);
 	mip_sql($new, "SELECT * FROM mip.commit('later', 1)");
-	$new->wait_for_catchup($old);
+	catch_up($new, $old);
 	is_rows($old, 1, "$mode: it follows");
 	is_sound($new, $mode);
 	is(chunks($new), 33, "$mode: no out-of-line value too many");
-	$new->wait_for_catchup($old);
+	catch_up($new, $old);
 	unlike(slurp_file($_->logfile), qr/inconsistent page|PANIC/,
 		"$mode: wal_consistency_checking found nothing")
 	  for $old, $new;

@@ -78,7 +78,8 @@ $sub->safe_psql('plain',
 	  . ' WITH (streaming = on)');
 
 my %database = (rows => 'postgres', plain => 'plain');
-for my $name (keys %database)
+my @subscriptions = sort keys %database;
+for my $name (@subscriptions)
 {
 	$sub->poll_query_until($database{$name},
 		q[SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel])
@@ -88,12 +89,6 @@ $sub->poll_query_until('postgres',
 	"SELECT subtwophasestate = 'e' FROM pg_subscription WHERE subname = 'rows'")
   or die 'two_phase is not enabled';
 
-sub catch_up
-{
-	$pub->wait_for_catchup($_) for sort keys %database;
-	return;
-}
-
 my $contents = join ' UNION ALL ',
   map { "SELECT '$_ ' || r FROM (SELECT $_\::text r FROM $_ ORDER BY 1) $_" }
   qw(t p1 p2 f big);
@@ -102,9 +97,9 @@ sub is_replicated
 {
 	my ($name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	catch_up();
+	catch_up($pub, @subscriptions);
 	my $published = mip_sql($pub, $contents);
-	for my $which (sort keys %database)
+	for my $which (@subscriptions)
 	{
 		# as a scalar: a difference is large
 		ok($sub->safe_psql($database{$which}, $contents) eq $published,
@@ -115,14 +110,14 @@ sub is_replicated
 
 sub done
 {
-	catch_up();
+	catch_up($pub, @subscriptions);
 	return $sub->safe_psql('plain', 'SELECT what FROM done ORDER BY n');
 }
 
 sub reset_tables
 {
 	mip_sql($pub, "TRUNCATE t, p, f, big; $data");
-	catch_up();
+	catch_up($pub, @subscriptions);
 	$sub->safe_psql('plain', 'TRUNCATE done');
 	return;
 }
@@ -179,7 +174,7 @@ for my $case ([ 'small', $small ], [ 'large', $large ])
 
 		prepare($name, @sql);
 		# whatever may be sent before the decision is
-		$pub->wait_for_catchup($_, 'sent') for sort keys %database;
+		$pub->wait_for_catchup($_, 'sent') for @subscriptions;
 		is(done(), '', "$name: nothing is applied before the decision");
 		mip_sql($pub, "SELECT * FROM mip.commit('$name', $winner)");
 		ok(done() eq $expected, "$name: changes arrive as made");
@@ -218,7 +213,7 @@ is_replicated('crash of the publisher');
 @s = map { session($pub, "instance $_") } 1 .. 3;
 prepare('crash of the subscriber', $rival, $large);
 power_cut($sub);
-catch_up();
+catch_up($pub, @subscriptions);
 mip_sql($pub, "SELECT * FROM mip.commit('crash of the subscriber', 2)");
 power_cut($sub);
 is_replicated('crash of the subscriber');
@@ -229,7 +224,7 @@ prepare('anew', $rival, $large);
 for my $i (1 .. 3)
 {
 	mip_sql($pub, 'CREATE TABLE other (); DROP TABLE other; CHECKPOINT');
-	catch_up();
+	catch_up($pub, @subscriptions);
 	$sub->restart;
 }
 mip_sql($pub, "SELECT * FROM mip.commit('anew', 2)");
@@ -241,14 +236,14 @@ my $lsn = $pub->lsn('insert');
 wait_until(
 	sub {
 		mip_sql($pub, 'CREATE TABLE other (); DROP TABLE other; CHECKPOINT');
-		catch_up();
+		catch_up($pub, @subscriptions);
 		return mip_sql($pub,
 			"SELECT restart_lsn > '$lsn' FROM pg_replication_slots"
 			  . " WHERE slot_name = 'rows'") eq 't';
 	}) or die 'the slot does not move on';
 $sub->restart;
 prepare('alone', $large);
-catch_up();
+catch_up($pub, @subscriptions);
 is(mip_sql($sub, 'SELECT gid FROM pg_prepared_xacts'),
 	'', 'an instance on its own is not prepared at the subscriber');
 $s[1]->sql("BEGIN; SELECT mip.begin('alone', 2)");
@@ -283,7 +278,7 @@ $sub->poll_query_until('postgres',
   or die 'apply does not wait';
 pass('apply waits for the instances');
 mip_sql($sub, "SELECT * FROM mip.commit('own', 2)");
-catch_up();
+catch_up($pub, @subscriptions);
 is( mip_sql($sub, 'SELECT id, v, left(doc, 5) FROM t ORDER BY 1'),
 	"1|5|own 2\n3|30|ooooo\n5|50|ooooo",
 	'apply goes on from the winner\'s version');

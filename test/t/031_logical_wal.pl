@@ -89,7 +89,7 @@ sub is_replayed
 {
 	my ($expected, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	$primary->wait_for_catchup($standby);
+	catch_up($primary, $standby);
 	for my $node ($primary, $standby)
 	{
 		my $at = "$name: " . $node->name;
@@ -176,7 +176,7 @@ mip_sql($primary, "SELECT * FROM mip.rollback('cost', 2)");
 # ---- decoding at a new primary ----
 
 prepare('failover');
-$primary->wait_for_catchup($standby);
+catch_up($primary, $standby);
 crash_server($primary);
 $standby->promote;
 my $slot = session($standby, 'slot');

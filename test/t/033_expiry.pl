@@ -115,7 +115,7 @@ is( mip_sql(
 		  . ' SELECT mip.expire()') =~ s/.*\n//r,
 	1,
 	'the older one goes');
-$node->wait_for_catchup($standby);
+catch_up($node, $standby);
 my $file = $node->basedir . '/dump';
 $node->command_ok([ 'pg_dump', '-f', $file, $node->connstr('postgres') ], 'pg_dump');
 mip_sql($node, 'CREATE DATABASE restored');

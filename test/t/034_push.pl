@@ -213,7 +213,7 @@ $node->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('push_standby');
 $standby->init_from_backup($node, 'backup', has_streaming => 1);
 $standby->start;
-$node->wait_for_catchup($standby);
+catch_up($node, $standby);
 is( mip_sql(
 		$standby,
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'pg_mip'"),

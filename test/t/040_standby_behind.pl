@@ -19,7 +19,7 @@ $standby->start;
 $node->append_conf('postgresql.conf', "synchronous_standby_names = '*'");
 $node->reload;
 mip_sql($node, 'CREATE TABLE t (n int) USING mip');
-$node->wait_for_catchup($standby);
+catch_up($node, $standby);
 mip_sql($node, "BEGIN; SELECT mip.begin('done', 1); SELECT FROM mip.commit_one_phase('', '')");
 my $old = '016f5e66-e800-7000-8000-000000000001';	# of 2020
 
@@ -108,7 +108,6 @@ $late->ends_refused('MP007', 'expired');
 $_->quit for $retry, $reader, $repeat, $finished, $impatient, $again, $late;
 
 # its successor knows all that was told
-$node->wait_for_catchup($standby);
 crash_server($node);
 $standby->promote;
 is(states($standby, 'one'), '1 committed', 'the successor has the commit');

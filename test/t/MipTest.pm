@@ -13,7 +13,7 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(mip_node module session mip_sql fill attempt begin_prepared after
-  crash_server hold_walwriter power_cut postmaster_pid expect_crash starts_again
+  catch_up crash_server hold_walwriter power_cut postmaster_pid expect_crash starts_again
   is_rows is_decided is_sound is_released chunks states wait_until);
 
 # A running server with pg_mip; %conf are settings, but for what init() takes.
@@ -78,6 +78,17 @@ sub wait_until
 		usleep(10_000);
 	}
 	return 0;
+}
+
+# Waits until the standbys (or subscriptions) have all that is visible at $node.
+# Without a place to wait for, wait_for_catchup takes what is written by now:
+# notes, and whatever else nobody waits for, may not be. A commit flushes them.
+sub catch_up
+{
+	my ($node, @followers) = @_;
+	my $lsn = mip_sql($node, "SELECT pg_logical_emit_message(true, '', '')");
+	$node->wait_for_catchup($_, 'replay', $lsn) for @followers;
+	return;
 }
 
 # ---- tables and attempts ----
