@@ -11,11 +11,13 @@ from operator import itemgetter
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
+from . import sync
 from ._attempt import Tx
 from ._key import key_of
 from ._problem import Kind, Problem
 from ._recorded import Headers, RecordedRequest, Response, xid_of
-from .app import App, Isolation
+from ._twin import AnyApp, inner, within
+from .app import Isolation
 from .exceptions import Cancelled, Decided, KeyReused, NothingHappened, SubmitError
 from .tracing import continued
 
@@ -62,6 +64,7 @@ class Endpoint:
 
 def tx(request: Any) -> Tx:
     """The transaction in which an endpoint runs: `tx(request).store.execute(...)`. Also `request.state.tx`.
+    With a `pgmip.sync.App` it is a `pgmip.sync.Tx`, whatever the annotation says.
 
     `request` is a request of Starlette or FastAPI, or an ASGI scope. Raises LookupError where it runs in none, because
     the middleware does not know its route.
@@ -116,7 +119,7 @@ class IdempotencyMiddleware:
     def __init__(
         self,
         app: ASGI,
-        mip: App,
+        mip: AnyApp,
         endpoints: Iterable[Endpoint],
         *,
         scope: Callable[[Scope], str] | None,
@@ -149,6 +152,7 @@ class IdempotencyMiddleware:
         self._headers = frozenset(name.lower().encode("latin-1") for name in headers)
         self._restore = restore
         self._running: dict[str, tuple[RecordedRequest, asyncio.Task[Outcome]]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None  # the server's, in which endpoints run
         self._surroundings: Scope = {}  # of a request, as the server's start has shown them
         self._routes: list[tuple[str, re.Pattern[str], str]] = []
         for endpoint in endpoints:
@@ -156,6 +160,7 @@ class IdempotencyMiddleware:
                 self._register(method.upper(), endpoint)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._loop = asyncio.get_running_loop()
         name = self._transaction_of(scope) if scope["type"] == "http" else None
         if scope["type"] == "lifespan":
             self._surroundings = {key: scope[key] for key in ("app", "state") if key in scope}
@@ -189,10 +194,19 @@ class IdempotencyMiddleware:
     def _register(self, method: str, endpoint: Endpoint) -> None:
         name = f"{method} {endpoint.path}"
 
-        async def handler(tx: Tx, request: Any) -> Any:
+        async def handler(tx: Tx | sync.Tx, request: Any) -> Any:
             return await self._run(method, tx, RecordedRequest.from_json(request))
 
-        self._mip.transaction(sites=endpoint.sites, isolation=endpoint.isolation, name=name)(handler)
+        def in_thread(tx: sync.Tx, request: Any) -> Any:
+            if self._loop is None:
+                raise RuntimeError("no server has been started around this middleware")
+            return asyncio.run_coroutine_threadsafe(handler(tx, request), self._loop).result()
+
+        known_as: dict[str, Any] = {"sites": endpoint.sites, "isolation": endpoint.isolation, "name": name}
+        if isinstance(self._mip, sync.App):
+            self._mip.transaction(**known_as)(in_thread)
+        else:
+            self._mip.transaction(**known_as)(handler)
         self._routes.append((method, endpoint.pattern, name))
 
     def _transaction_of(self, scope: Scope) -> str | None:
@@ -247,7 +261,8 @@ class IdempotencyMiddleware:
         live = _Live(xid, scope)
         token = _live.set(live)
         try:
-            return Response.from_json(await self._mip.submit(name, request.to_json(), xid=xid))
+            work = inner(self._mip).submit(name, request.to_json(), xid=xid)
+            return Response.from_json(await within(self._mip, work))
         except Decided as error:
             return Response.from_json(error.result)
         except (KeyReused, Cancelled) as error:
@@ -259,7 +274,7 @@ class IdempotencyMiddleware:
         finally:
             _live.reset(token)
 
-    async def _run(self, method: str, tx: Tx, request: RecordedRequest) -> Any:
+    async def _run(self, method: str, tx: Tx | sync.Tx, request: RecordedRequest) -> Any:
         """The handler: one attempt of the endpoint, for a request that is here or from its record."""
         live = _live.get()
         if live is not None and live.xid != tx.xid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
@@ -36,8 +37,40 @@ class Portal:
             future.cancel()
             raise
 
+    async def reach(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The same from another event loop; a wait that is cancelled cancels the coroutine, and lasts until its end."""
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        tasks: list[asyncio.Task[T]] = []
+        cancelled: asyncio.CancelledError | None = None
+
+        def begin() -> None:
+            tasks.append(asyncio.create_task(coroutine))
+            tasks[0].add_done_callback(lambda _: loop.call_soon_threadsafe(over.set_result, None))
+
+        try:
+            self.soon(begin)
+        except BaseException:
+            coroutine.close()
+            raise
+        while not over.done():
+            try:
+                await asyncio.wait({over})
+            except asyncio.CancelledError as error:
+                if cancelled is None:  # a second time would interrupt it in cleaning up
+                    with contextlib.suppress(RuntimeError):  # closed meanwhile, and so cancelled
+                        self.soon(lambda: tasks[0].cancel())
+                cancelled = error
+        if cancelled is not None:
+            if not tasks[0].cancelled():
+                tasks[0].exception()  # has been seen
+            raise cancelled
+        if tasks[0].cancelled():
+            raise RuntimeError(f"cancelled, as when {self._thread.name} is closed meanwhile")
+        return tasks[0].result()
+
     def soon(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Have a function called there, some time."""
+        """Have a function called there, some time. Raises RuntimeError when closed."""
         self._loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
 
     def close(self) -> None:

@@ -65,6 +65,9 @@ follows draft-ietf-httpapi-idempotency-key-header. The endpoint reaches the site
   (with `concurrent="refuse"`, and with `"join"` for another request) and may yet succeed, 413, and 410, 422, 500 and
   503 as above.
 
+Both take a `pgmip.sync.App` as well. With that a resource's handler is a plain function, as always; and so should an
+endpoint be, since its `tx(request)` is a `pgmip.sync.Tx`: a framework runs it in a thread then.
+
 All errors are `application/problem+json` (RFC 9457), whose `type` is `urn:pgmip:problem:` and one of `key-missing`,
 `key-invalid`, `bad-request`, `no-such-transaction`, `in-progress`, `cancelled`, `expired`, `too-large`, `key-reused`,
 `failed`, `unknown` and `protocol-violation`: statuses alone do not tell them apart.
@@ -81,7 +84,7 @@ from ._key import key_of
 from ._middleware import Concurrent, Endpoint, IdempotencyMiddleware, identity, tx
 from ._problem import RETRY_AFTER, Kind, Problem
 from ._recorded import NOT_RECORDED
-from .app import App
+from ._twin import AnyApp, inner, within
 from .exceptions import Decided, SubmitError
 from .tracing import continued
 
@@ -108,7 +111,7 @@ MOST_ACKNOWLEDGED = 1000
 """XIDs in one acknowledgement."""
 
 
-def routes(app: App) -> list[BaseRoute]:
+def routes(app: AnyApp) -> list[BaseRoute]:
     """The routes `POST /{transaction}` and `POST /-/acknowledge`, to be mounted in a Starlette application of your own.
 
     Needs starlette (extra `http`).
@@ -128,7 +131,7 @@ def routes(app: App) -> list[BaseRoute]:
     ]
 
 
-def asgi(app: App) -> Starlette:
+def asgi(app: AnyApp) -> Starlette:
     """An ASGI application with those routes, which closes `app` at shutdown. Needs starlette (extra `http`)."""
     from starlette.applications import Starlette
 
@@ -156,7 +159,7 @@ async def _respond(work: Awaitable[Any]) -> Response:
     return Response(canonical(result), media_type="application/json")
 
 
-async def _submit(app: App, request: Request) -> Any:
+async def _submit(app: AnyApp, request: Request) -> Any:
     name = request.path_params["transaction"]
     if name not in app.transactions:
         raise _Refused(Problem(Kind.NO_SUCH_TRANSACTION, f"there is no transaction {name!r}"))
@@ -165,7 +168,7 @@ async def _submit(app: App, request: Request) -> Any:
         raise _Refused(key)
     body = await _json(request, key)
     try:
-        return await app.submit(name, body, xid=key)
+        return await within(app, inner(app).submit(name, body, xid=key))
     except Decided as error:
         return error.result
     except SubmitError as error:
@@ -174,7 +177,7 @@ async def _submit(app: App, request: Request) -> Any:
         raise _Refused(Problem(Kind.BAD_REQUEST, str(error), key)) from error
 
 
-async def _acknowledge(app: App, request: Request) -> Any:
+async def _acknowledge(app: AnyApp, request: Request) -> Any:
     """One after another: this is nothing that anybody waits for."""
     body = await _json(request)
     xids = body.get("xids") if isinstance(body, dict) else None
@@ -183,7 +186,7 @@ async def _acknowledge(app: App, request: Request) -> Any:
     still_open = []
     for xid in xids:
         try:
-            await app.acknowledge(xid)
+            await within(app, inner(app).acknowledge(xid))
         except SubmitError:
             still_open.append(xid)
         except (TypeError, ValueError) as error:

@@ -5,6 +5,8 @@
     watching = asyncio.create_task(metrics.watch(app))
     exporter()                                      # an ASGI application, to be mounted at /metrics
 
+Where there is no event loop, with a `pgmip.sync.App`, `asyncio.run(metrics.look(app))` now and then does the same.
+
 =====================================  ===============================  ================================================
 Metric                                 Labels                           Meaning
 =====================================  ===============================  ================================================
@@ -42,7 +44,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, make_asgi_app
@@ -51,10 +53,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from ._connection import Connection, cut_after
 from ._pool import at_site
 from ._sites import at_each_site
+from ._twin import AnyApp, inner, within
 from .observe import Observer, Phase, outcome
-
-if TYPE_CHECKING:
-    from .app import App
 
 __all__ = ["BUCKETS", "Metrics", "exporter"]
 
@@ -109,7 +109,7 @@ class Metrics(Observer):
         self._seconds.labels(phase.name, phase.site or "", ok).observe(time.perf_counter() - began)
         self._count(phase)
 
-    async def watch(self, app: App, *, interval: float = 15.0) -> None:
+    async def watch(self, app: AnyApp, *, interval: float = 15.0) -> None:
         """Ask the sites of `app` what is in doubt and what they have counted, every `interval` seconds, for ever.
 
         To be run as a task. What is in doubt is of roles whose privileges the App's role has; what has been counted is
@@ -119,18 +119,19 @@ class Metrics(Observer):
             await self.look(app)
             await asyncio.sleep(interval)
 
-    async def look(self, app: App) -> None:
+    async def look(self, app: AnyApp) -> None:
         """Ask the sites of `app` what is in doubt and what they have counted, once."""
+        asked = inner(app)
 
         async def ask(conn: Connection) -> tuple[int, float, dict[str, int]]:
-            with cut_after(conn, app.step_timeout):
+            with cut_after(conn, asked.step_timeout):
                 ((number, age),) = await (await conn.execute(_IN_DOUBT)).fetchall()
                 ((events,),) = await (await conn.execute(_EVENTS)).fetchall()
             return int(number), float(age), events
 
         async def look(site: str) -> None:
             try:
-                number, age, events = await at_site(app._pools[site], ask)
+                number, age, events = await at_site(asked._pools[site], ask)
             except psycopg.Error:
                 self._up.labels(site).set(0)
                 return
@@ -140,7 +141,7 @@ class Metrics(Observer):
             for event, times in events.items():
                 self._events.labels(site, event).set(times)
 
-        await at_each_site(app.sites, look)
+        await within(app, at_each_site(asked.sites, look))
 
     def _count(self, phase: Phase) -> None:
         transaction = phase.transaction or ""

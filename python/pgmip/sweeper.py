@@ -3,6 +3,11 @@
     async with app, pgmip.sweeper.Sweeper(app):
         ...  # serve
 
+or, with a `pgmip.sync.App`, which has the event loop that this needs::
+
+    with app, pgmip.sweeper.Sweeper(app):
+        ...
+
 An app server that dies leaves instances in doubt, and their rows locked, until somebody retransmits the request. A
 sweeper is that somebody. Run one beside every app server, or a few as processes of their own (`pgmip sweep`): any
 number of them at once does no harm, and none keeps a state that could be lost.
@@ -30,7 +35,7 @@ from psycopg.conninfo import make_conninfo
 from ._connection import Connection, connected, cut_after
 from ._pool import at_site
 from ._sites import at_each_site
-from .app import App
+from ._twin import AnyApp, inner, portal_of, within
 from .exceptions import Cancelled, KeyReused, NothingHappened
 from .logs import failure_fields
 
@@ -109,7 +114,7 @@ class Sweeper:
 
     def __init__(
         self,
-        app: App,
+        app: AnyApp,
         *,
         interval: float = 10.0,
         older_than: float | None = None,
@@ -136,11 +141,14 @@ class Sweeper:
         `acknowledge_every`: how often to acknowledge requests that are finished at all of their sites and older than
         `mip.retention` (otherwise their entries stay); None: leave that to others.
 
-        `on_event` is called for every event, and must not raise. Events are logged, too (`pgmip.sweeper`).
+        `on_event` is called for every event, in the App's event loop, and must not raise. Events are logged, too
+        (`pgmip.sweeper`).
         """
         if interval <= 0 or concurrency < 1:
             raise ValueError("a sweeper needs an interval above zero and a concurrency of at least one")
-        self._app = app
+        self._given = app
+        self._app = inner(app)
+        self._portal = portal_of(app)
         self._interval = interval
         self._older_than = older_than
         self._cancel_unknown_after = cancel_unknown_after
@@ -160,6 +168,9 @@ class Sweeper:
 
         Raises nothing for what sites and requests do. When cancelled it leaves no transaction open.
         """
+        await within(self._given, self._run())
+
+    async def _run(self) -> None:
         tasks = [asyncio.create_task(self._watch(site)) for site in self._app.sites]
         if self._acknowledge_every is not None:
             every = self._acknowledge_every
@@ -179,10 +190,16 @@ class Sweeper:
 
     def stop(self) -> None:
         """Let `run` end: take nothing up any more. May be called by a signal handler of the event loop."""
-        self._stopped.set()
+        if self._portal is None:
+            self._stopped.set()
+        else:
+            self._portal.soon(self._stopped.set)
 
     async def sweep(self) -> list[Event]:
         """One pass: attend to all that is old by now, once and at once, and return what came of it."""
+        return await within(self._given, self._sweep())
+
+    async def _sweep(self) -> list[Event]:
         events: list[Event] = []
         found: set[str] = set()
 
@@ -213,6 +230,17 @@ class Sweeper:
         assert self._running is not None
         self.stop()
         await self._running
+
+    def __enter__(self) -> Self:
+        if self._portal is None:
+            raise TypeError("a sweeper of a pgmip.App needs an event loop: use `async with`")
+        return self._portal.call(self.__aenter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._portal is not None
+        self._portal.call(self.__aexit__(kind, error, trace))
 
     # -- sites ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@
         result = app.submit("buy_confirm", {"basket": 7}, xid="8f1c...")
 
 An App has an event loop in a thread of its own, which does what `pgmip.App` does, and worker threads for the handlers.
-Its methods can be called from any number of threads, handlers included.
+Its methods can be called from any number of threads, handlers included. `pgmip.sweeper`, `pgmip.metrics` and
+`pgmip.http` take either App.
 
 A thread cannot be stopped from outside. Where an attempt ends before its handler does (at the deadline, say), the
 statement that the handler waits for is cancelled, its transaction is rolled back at once, and what the handler tries
@@ -133,7 +134,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class App:
-    """As `pgmip.App`, for threads. To be closed; entering it is not needed, leaving it closes it."""
+    """As `pgmip.App`, for threads. To be closed; entering it is not needed, leaving it (or `async with`) closes it."""
 
     def __init__(
         self,
@@ -244,6 +245,14 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)  # which waits for handlers, that may need the caller's event loop
 
     def _call(self, call: Callable[[], Coroutine[Any, Any, T]], xid: str | None) -> T:
         if threading.get_ident() == self._loop_thread:

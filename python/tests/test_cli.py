@@ -571,6 +571,8 @@ def shop_app(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     (tmp_path / "its_app.py").write_text(
         f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         f"from shop import make_app\napp = make_app({shop.conninfos()!r})\nother = 5\n"
+        "from pgmip.sync import App\nfrom test_sync import buy\n"
+        f"twin = App({shop.conninfos()!r})\ntwin.transaction(sites=('store', 'bank'))(buy)\n"
     )
     (tmp_path / "broken_app.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
@@ -590,6 +592,16 @@ def test_sweep_once_with_an_app(cli: Cli, shop: Shop, shop_app: str) -> None:
     assert (none.exit_code, none.output) == (OK, ""), "it is young"
     sys.modules.pop("its_app")
     words = ["sweep", "--app", shop_app, "--once", "--older-than", "0", "--json"]
+    result = CliRunner().invoke(commands, words)
+    assert result.exit_code == OK, result.output
+    assert events(result) == [("committed", xid)]
+    assert shop.effects(xid) != ([], [])
+
+
+def test_sweep_once_with_a_sync_app(shop: Shop, shop_app: str) -> None:
+    xid = new_xid()
+    prepare_at(shop, xid, "store")
+    words = ["sweep", "--app", "its_app:twin", "--once", "--older-than", "0", "--json"]
     result = CliRunner().invoke(commands, words)
     assert result.exit_code == OK, result.output
     assert events(result) == [("committed", xid)]

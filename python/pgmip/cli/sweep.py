@@ -14,6 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from .. import sync
+from .._twin import AnyApp
 from ..app import App
 from ..sweeper import Event, EventName, Sweeper
 from .config import load
@@ -64,7 +66,7 @@ def sweep(
     async def body(output: Output) -> ExitCode:
         given = load(site, config)
         name = app or given.app
-        serving = App(given.required(), step_timeout=timeout) if name is None else load_app(name)
+        serving: AnyApp = App(given.required(), step_timeout=timeout) if name is None else load_app(name)
         unwritten: list[OSError] = []
 
         def tell(event: Event) -> None:
@@ -91,7 +93,7 @@ def sweep(
     run("sweep", json, body)
 
 
-def load_app(name: str) -> App:
+def load_app(name: str) -> AnyApp:
     """The App called `module:attribute`. Raises CliError where there is none."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
@@ -110,7 +112,7 @@ def load_app(name: str) -> App:
         if not hasattr(found, part):
             raise CliError(f"{module_name!r} has no attribute {attribute!r}", ExitCode.USAGE)
         found = getattr(found, part)
-    if not isinstance(found, App):
+    if not isinstance(found, App | sync.App):
         raise CliError(f"{name!r} is no pgmip.App, but a {type(found).__name__}", ExitCode.USAGE)
     return found
 
