@@ -30,8 +30,11 @@ SITES_OF = {
     "restock": ("ash",),
 }
 FIRST_BALANCE, FIRST_STOCK, ACCOUNTS = 1000, 200, 40
-NEVER = ("NothingHappened", "Cancelled", "KeyReused")
-"""What a client is told where the request has no effect and never will."""
+NEVER = {"NothingHappened": "failed", "Cancelled": "cancelled", "KeyReused": "key-reused"}
+"""What says that the request has no effect, and will have none unless somebody submits it anew: to a client's caller,
+and in an answer's `type`."""
+LATE = 120.0
+"""Seconds after which a request that was sent is known to a site, or never will be: no fault holds it up for longer."""
 
 
 # Facts -----------------------------------------------------------------------------------------------------------
@@ -42,6 +45,8 @@ class Effect:
     number: int
     nonce: str
     part: Any
+    begun: float = field(default=0.0, compare=False)
+    """When the site learned of the attempt, by its clock."""
 
 
 @dataclass
@@ -64,6 +69,30 @@ class Site:
 
 
 @dataclass
+class Transmission:
+    """Times by the clock that the sites go by, too."""
+
+    call: str
+    sent: float
+    answered: float | None = None
+
+    def may_come_after(self, time: float) -> bool:
+        """Whether it may have reached a server, or a server's request a site, only then."""
+        return self.sent > time or (self.sent > time - LATE and (self.answered is None or self.answered > time))
+
+
+@dataclass(frozen=True)
+class Denial:
+    """Somebody was told that the request has no effect."""
+
+    words: str
+    since: float
+    """It was said after this."""
+    numbers: frozenset[str]
+    """Of the transmissions that it answers."""
+
+
+@dataclass
 class Log:
     """What the clients wrote down, by key."""
 
@@ -75,8 +104,9 @@ class Log:
     statuses: Counter[int] = field(default_factory=Counter)
     told: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     """Results that a client's caller was given."""
-    errors: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    calls: Counter[str] = field(default_factory=Counter)
+    transmissions: dict[str, dict[str, Transmission]] = field(default_factory=lambda: defaultdict(dict))
+    """By number."""
+    denials: dict[str, list[Denial]] = field(default_factory=lambda: defaultdict(list))
 
 
 _LEFT = """
@@ -93,8 +123,9 @@ def read_site(conninfo: str, standby: str | None = None) -> Site:
     """What the primary holds, and what a standby that has caught up does."""
     site = Site()
     with psycopg.connect(conninfo, autocommit=True) as conn:
-        for number, key, nonce, part in conn.execute("SELECT e_id, e_key, e_nonce, e_part FROM effect ORDER BY e_id"):
-            site.effects[key].append(Effect(number, nonce, part))
+        query = "SELECT e_key, e_id, e_nonce, e_part, extract(epoch FROM e_begun)::float8 FROM effect ORDER BY e_id"
+        for key, *effect in conn.execute(query):
+            site.effects[key].append(Effect(*effect))
         for key, account, change in conn.execute("SELECT n_key, n_account, n_change FROM entry"):
             site.entries[key][account] += change
         site.balances = dict(conn.execute("SELECT a_id, a_balance FROM account").fetchall())
@@ -133,16 +164,29 @@ def _note(log: Log, event: Mapping[str, Any]) -> None:
             log.names[key] = event["path"].strip("/")
             log.bodies[key].add(event["body"])
             log.sent[key] += 1
+            log.transmissions[key][event["number"]] = Transmission(event["call"], event["clock"])
         case "answer" if key:
             log.statuses[event["status"]] += 1
+            transmission = log.transmissions[key][event["number"]]
+            transmission.answered = event["clock"]
             if event["status"] == 200:
                 log.answers[key].append(event["body"])
-        case "call" if key:
-            log.calls[key] += 1
+            elif (words := _problem(event["body"])) in NEVER.values():
+                log.denials[key].append(Denial(words, transmission.sent, frozenset({event["number"]})))
         case "told" if key and "result" in event:
             log.told[key].append(event["result"])
-        case "told" if key:
-            log.errors[key].append(event["error"])
+        case "told" if key and event["error"] in NEVER:
+            own = {n: it.sent for n, it in log.transmissions[key].items() if it.call == event["call"]}
+            since = min(own.values(), default=event["clock"])
+            log.denials[key].append(Denial(event["error"], since, frozenset(own)))
+
+
+def _problem(body: str) -> str:
+    """The last word of a problem's type, if it is one."""
+    try:
+        return str(json.loads(body)["type"]).rpartition(":")[2]
+    except (ValueError, TypeError, LookupError):
+        return ""
 
 
 # Checks ----------------------------------------------------------------------------------------------------------
@@ -202,12 +246,13 @@ def _all_or_nothing(sites: Mapping[str, Site], log: Log) -> Iterator[str]:
 
 
 def _never_is_never(sites: Mapping[str, Site], log: Log) -> Iterator[str]:
-    effective = _keys(sites)
-    for key, errors in log.errors.items():
-        # Another call of the same request may have succeeded.
-        final = [error for error in errors if error in NEVER]
-        if final and log.calls[key] <= len(errors) and key in effective:
-            yield f"{key}: told {errors}, but in effect"
+    for key in _keys(sites):
+        begun = min(effect.begun for site in sites.values() for effect in site.effects.get(key, []))
+        for denial in log.denials.get(key, []):
+            others = [it for number, it in log.transmissions[key].items() if number not in denial.numbers]
+            anew = any(other.may_come_after(denial.since) for other in others)
+            if begun < denial.since or not anew or denial.words in ("Cancelled", "cancelled"):
+                yield f"{key}: told {denial.words!r} of what was sent at {denial.since:.3f}, but in effect"
 
 
 def _balances(sites: Mapping[str, Site], log: Log) -> Iterator[str]:

@@ -13,6 +13,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from pgmip.xinst import new_xid
 from .handlers import ACCOUNTS, ITEMS
 from .process import begin
 
-__all__ = ["Config", "ask", "ask_again", "ask_for_orders", "go_on", "some_request", "stop"]
+__all__ = ["Config", "ask", "ask_again", "ask_for_orders", "call", "go_on", "some_request", "stop"]
 
 DEADLINE = 30.0
 TIMEOUT = 8.0
@@ -62,8 +63,11 @@ class Log:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, event: str, **facts: Any) -> None:
-        line = json.dumps({"event": event, "time": time.monotonic(), **facts})
+        line = json.dumps({"event": event, "time": time.monotonic(), "clock": time.time(), **facts})
         os.write(self._file, line.encode() + b"\n")
+
+
+_call: ContextVar[str] = ContextVar("call", default="")  # to which a transmission belongs
 
 
 class Recorder(httpx.AsyncBaseTransport):
@@ -80,7 +84,8 @@ class Recorder(httpx.AsyncBaseTransport):
         server = f"{request.url.scheme}://{request.url.host}:{request.url.port}"
         key = request.headers.get("Idempotency-Key", "").strip('"')
         body = (await request.aread()).decode()
-        self._log.write("send", number=number, key=key, server=server, path=request.url.path, body=body)
+        call = _call.get()
+        self._log.write("send", number=number, call=call, key=key, server=server, path=request.url.path, body=body)
         try:
             response = await self._http.handle_async_request(request)
             answer = await response.aread()
@@ -222,19 +227,23 @@ class Customer:
 
     async def want(self, name: str, request: Any, key: str | None) -> bool:
         """Ask until it is known what has happened; whether there is a result."""
-        while True:
-            self._log.write("call", key=key, name=name, request=request)
-            try:
-                result = await self._client.submit(name, request, xid=key)
-            except pgmip.Unknown as error:
-                key = error.xid
-                self._log.write("told", key=key, error="Unknown", why=str(error))
-                continue
-            except pgmip.SubmitError as error:
-                self._log.write("told", key=error.xid, error=type(error).__name__, why=str(error))
-                return False
-            self._log.write("told", key=key, result=result)
-            return True
+        while isinstance(error := await call(self._client, self._log, name, request, key), pgmip.Unknown):
+            key = error.xid
+        return error is None
+
+
+async def call(client: Client, log: Log, name: str, request: Any, key: str | None) -> pgmip.SubmitError | None:
+    """One call, and what its caller is told, if it is no result."""
+    number = new_xid()
+    _call.set(number)
+    log.write("call", call=number, key=key, name=name, request=request)
+    try:
+        result = await client.submit(name, request, xid=key)
+    except pgmip.SubmitError as error:
+        log.write("told", call=number, key=error.xid, error=type(error).__name__, why=str(error))
+        return error
+    log.write("told", call=number, key=key, result=result)
+    return None
 
 
 def some_request(rng: random.Random) -> tuple[str, Any]:

@@ -27,7 +27,8 @@ CREATE TABLE effect (
 	e_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	e_key text NOT NULL,
 	e_nonce text NOT NULL,
-	e_part jsonb NOT NULL
+	e_part jsonb NOT NULL,
+	e_begun timestamptz NOT NULL DEFAULT now()
 ) USING mip;
 CREATE INDEX ON effect (e_key);
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -83,8 +84,8 @@ async def _serve(day: Day) -> None:
         for number in range(REQUESTS):
             name, request = some_request(rng)
             key = new_xid()
+            common = {"key": key, "number": f"{number}", "call": f"{number}", "clock": time.time()}
             result = await app.submit(name, request, xid=key)
-            common = {"key": key, "number": number}
             day.log(
                 {"event": "call", **common},
                 {"event": "send", "path": f"/{name}", "body": json.dumps(request), **common},

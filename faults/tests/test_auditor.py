@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import psycopg
 import pytest
@@ -118,7 +119,7 @@ def test_different_answers(day: Day) -> None:
 
 def test_a_caller_is_told_something_else(day: Day) -> None:
     answer = day.answer("order")
-    day.log({"event": "told", "key": answer["key"], "result": json.loads(answer["body"]) | {"status": "sold out"}})
+    day.log({**answer, "event": "told", "result": json.loads(answer["body"]) | {"status": "sold out"}})
     assert day.audit() == {TOLD}
 
 
@@ -129,15 +130,88 @@ def test_an_answer_without_effect(day: Day) -> None:
     assert day.audit() == {DONE}
 
 
+def denied(day: Day, *, told: str | None = None, answered: str | None = None) -> dict[str, Any]:
+    """An order that is in effect, but whose one call came to this; the event of its transmission."""
+    key = day.answer("order")["key"]
+    kept = [event for event in day.events if event["key"] != key or event["event"] == "send"]
+    send = next(event for event in kept if event["key"] == key)
+    later = {**send, "clock": send["clock"] + 1}
+    (day.folder / "test.requests").unlink()
+    day.log(*kept)
+    if answered is not None:
+        body = json.dumps({"type": f"urn:pgmip:problem:{answered}"})
+        day.log({**later, "event": "answer", "status": 500, "body": body})
+    if told is not None:
+        day.log({**later, "event": "told", "error": told})
+    return send
+
+
 @pytest.mark.parametrize("error", auditor.NEVER)
 def test_told_never_but_done(day: Day, error: str) -> None:
-    key = day.answer("order")["key"]
-    events = [event for event in day.events if event["key"] != key or event["event"] in ("send", "call")]
-    (day.folder / "test.requests").unlink()
-    day.log(*events, {"event": "told", "key": key, "error": error})
+    denied(day, told=error)
     assert day.audit() == {NEVER}
-    day.log({"event": "call", "key": key})
-    assert day.audit() == set(), "the other call may have done it"
+
+
+@pytest.mark.parametrize("problem", auditor.NEVER.values())
+def test_answered_never_but_done(day: Day, problem: str) -> None:
+    denied(day, answered=problem)
+    assert day.audit() == {NEVER}
+
+
+@pytest.mark.parametrize("problem", ["unknown", "in-progress", "expired"])
+def test_answered_nothing_of_the_kind(day: Day, problem: str) -> None:
+    denied(day, answered=problem)
+    assert day.audit() == set()
+
+
+def test_told_unknown(day: Day) -> None:
+    denied(day, told="Unknown")
+    assert day.audit() == set()
+
+
+@pytest.mark.parametrize("sent", [2.0, 0.5, -1.0])
+def test_never_unless_anew(day: Day, sent: float) -> None:
+    """After it was said; meanwhile; or before, and still on its way to a site then."""
+    send = denied(day, told="NothingHappened", answered="failed")
+    other = {**send, "number": "other", "call": "other", "clock": send["clock"] + sent}
+    day.log(other)
+    assert day.audit() == set()
+
+
+def test_another_transmission_of_the_same_call_is_not_anew(day: Day) -> None:
+    send = denied(day)
+    day.log({**send, "number": "other"}, {**send, "event": "told", "error": "NothingHappened"})
+    assert day.audit() == {NEVER}
+
+
+def test_what_has_been_answered_before_is_not_anew(day: Day) -> None:
+    send = denied(day, told="NothingHappened")
+    other = {**send, "number": "other", "call": "other", "clock": send["clock"] - 2}
+    answer = {**other, "event": "answer", "status": 503, "body": "", "clock": send["clock"] - 1}
+    day.log(other, answer)
+    assert day.audit() == {NEVER}
+
+
+def test_what_a_site_knew_before_is_not_anew(day: Day) -> None:
+    send = denied(day, told="NothingHappened")
+    other = {**send, "number": "other", "call": "other", "clock": send["clock"] - 1}
+    day.log(other)
+    assert day.audit() == set()
+    earlier = f"UPDATE effect SET e_begun = e_begun - interval '1 s' WHERE e_key = '{send['key']}'"
+    day.cluster.run_sql(earlier, dbname="ash")
+    assert day.audit() == {NEVER}
+
+
+def test_what_was_sent_long_before_is_not_anew(day: Day) -> None:
+    send = denied(day, told="NothingHappened")
+    day.log({**send, "number": "other", "call": "other", "clock": send["clock"] - auditor.LATE})
+    assert day.audit() == {NEVER}
+
+
+def test_cancelled_is_for_ever(day: Day) -> None:
+    send = denied(day, told="Cancelled")
+    day.log({**send, "number": "other", "call": "other", "clock": send["clock"] + 2})
+    assert day.audit() == {NEVER}
 
 
 def test_other_tables_at_the_standby(day: Day, tmp_path: object) -> None:
