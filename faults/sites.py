@@ -28,6 +28,8 @@ SETTINGS: dict[str, Setting] = {
     "wal_retrieve_retry_interval": "200ms",
     "deadlock_timeout": "500ms",
     "mip.push_after": "2s",
+    # What nobody waits for is lost in a crash as often as can be, and missed by who takes it for written.
+    "wal_writer_delay": "10s",
     # Small disks: a standby follows synchronously, so it never needs much of the past.
     "max_wal_size": "96MB",
     "min_wal_size": "32MB",
