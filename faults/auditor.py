@@ -28,6 +28,8 @@ SITES_OF = {
     "shift_birch": ("birch",),
     "shift_cedar": ("cedar",),
     "restock": ("ash",),
+    "waver": ALL,
+    "waver_birch": ("birch",),
 }
 FIRST_BALANCE, FIRST_STOCK, ACCOUNTS = 1000, 200, 40
 NEVER = {"NothingHappened": "failed", "Cancelled": "cancelled", "KeyReused": "key-reused"}

@@ -31,6 +31,7 @@ __all__ = ["Config", "ask", "ask_again", "ask_for_orders", "call", "go_on", "som
 DEADLINE = 30.0
 TIMEOUT = 8.0
 THINK = 0.15
+WAVERS = 0.1  # the share of requests that may fail
 KEPT = 40  # answered requests per client that may be asked for again
 
 
@@ -73,11 +74,11 @@ _call: ContextVar[str] = ContextVar("call", default="")  # to which a transmissi
 class Recorder(httpx.AsyncBaseTransport):
     """Writes down every transmission and every answer."""
 
-    def __init__(self, log: Log, name: str) -> None:
+    def __init__(self, log: Log, name: str, http: httpx.AsyncBaseTransport | None = None) -> None:
         self._log = log
         self._name = name
         self._numbers = itertools.count(1)
-        self._http = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=None))
+        self._http = http or httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=None))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         number = f"{self._name}:{next(self._numbers)}"
@@ -190,8 +191,10 @@ class Customer:
         ways = [(self.plain, 10), (self.keep, 6), (self.twice, 3), (self.leave, 3), (self.repeat, 3)]
         while not self._stop.exists():
             [way] = self._rng.choices([way for way, _ in ways], [often for _, often in ways])
-            name, request = some_request(self._rng)
-            await way(name, request)
+            if self._rng.random() < WAVERS:
+                await way(self._rng.choice(("waver", "waver", "waver_birch")), {})
+            else:
+                await way(*some_request(self._rng))
             await asyncio.sleep(self._rng.expovariate(1 / THINK))
 
     async def plain(self, name: str, request: Any) -> None:

@@ -1,13 +1,16 @@
 """What is asked of the sites: transfers and orders, over one, two or three of them.
 
 Everybody takes accounts and items first, in the order of SITES and by number, and then tallies in that order: so nobody
-ever waits in a circle over two sites, which no site could see. Every result has a `nonce` that no other
-attempt has, and `parts`: what each site has to say, which is in `effect` there as well. A refusal is a result, too.
+ever waits in a circle over two sites, which no site could see. Whoever wavers takes nothing that anybody else wants.
+Every result has a `nonce` that no other attempt has, and `parts`: what each site has to say, which is in `effect` there
+as well. A refusal is a result, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import secrets
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +31,7 @@ class Site(Protocol):
     async def execute(self, sql: str, params: Any = None) -> int: ...
     async def fetch_one(self, sql: str, params: Any = None) -> Any: ...
     async def fetch_all(self, sql: str, params: Any = None) -> list[Any]: ...
+    def finish_with(self, sql: str, params: Any = None) -> None: ...
     def savepoint(self) -> AbstractAsyncContextManager[None]: ...
 
 
@@ -123,6 +127,24 @@ async def restock(tx: Tx, request: Any, sites: tuple[str, ...]) -> Any:
     return await _conclude(tx, "done", {site: {"item": request["item"], "taken": -request["quantity"]}})
 
 
+async def waver(tx: Tx, request: Any, sites: tuple[str, ...]) -> Any:
+    """Waits before its first SQL, goes from site to site in any order, and may fail, every attempt in a way of its own:
+    before it has begun, or when it is prepared at all sites but one, and the sweepers have heard of it.
+    """
+    await asyncio.sleep(random.choice((0.0, 3.0)) * random.random())
+    way = random.choice(("well", "well", "well", "not at all", "badly", "badly"))
+    if way == "not at all":
+        raise _Refused
+    order = random.sample(sites, len(sites))
+    result = await _conclude(tx, "done", {site: {} for site in order}, hot=False)
+    if way == "badly":
+        tx[random.choice(sites)].finish_with(FAIL_AFTER, (random.choice((0, 2, 3, 4)) * 1.1,))
+    return result
+
+
+FAIL_AFTER = "SELECT 1 / (pg_sleep(%s)::text IS NULL)::int"
+
+
 class _Refused(Exception):
     pass
 
@@ -145,7 +167,7 @@ async def _change(tx: Tx, site: str, changes: Mapping[int, int]) -> Any:
     return {"balances": balances, "changes": {str(account): change for account, change in changes.items()}}
 
 
-async def _conclude(tx: Tx, status: str, parts: dict[str, Any]) -> Any:
+async def _conclude(tx: Tx, status: str, parts: dict[str, Any], *, hot: bool = True) -> Any:
     nonce = secrets.token_hex(8)
     tally = zlib.crc32(tx.xid.encode()) % TALLIES
     for site, part in parts.items():
@@ -155,7 +177,10 @@ async def _conclude(tx: Tx, status: str, parts: dict[str, Any]) -> Any:
             (tx.xid, nonce, json.dumps(part)),
         )
         part["effect"] = row.e_id
-        await tx[site].execute("UPDATE tally SET t_count = t_count + 1 WHERE t_id = %s", (tally,))
+        if hot:
+            await tx[site].execute("UPDATE tally SET t_count = t_count + 1 WHERE t_id = %s", (tally,))
+        else:
+            await tx[site].execute("INSERT INTO tally VALUES (%s, 1)", (TALLIES + row.e_id,))
     return {"nonce": nonce, "status": status, "parts": parts}
 
 
@@ -176,4 +201,6 @@ TRANSACTIONS = {
     "shift_birch": _over(shift, "birch", repeatable=True),
     "shift_cedar": _over(shift, "cedar"),
     "restock": _over(restock, "ash"),
+    "waver": _over(waver, *SITES),
+    "waver_birch": _over(waver, "birch"),
 }

@@ -32,7 +32,7 @@ CREATE TABLE effect (
 ) USING mip;
 CREATE INDEX ON effect (e_key);
 
--- Hot rows: how many effects there are
+-- How many effects there are: hot rows, and one for each effect of those who touch none of them
 CREATE TABLE tally (
 	t_id int PRIMARY KEY,
 	t_count bigint NOT NULL
