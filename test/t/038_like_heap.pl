@@ -201,8 +201,7 @@ sub run_kind
 		  . " SET enable_bitmapscan = off;"
 		  . ' SELECT count(*) FROM t; SELECT sum(length(doc)) + sum(length(note)) FROM docs;'
 		  . ' SELECT count(*) FROM part; SELECT count(*) FROM combo; SELECT count(*) FROM wide');
-	mip_sql($primary, 'SELECT pg_switch_wal(), pg_current_xact_id()');
-	$primary->wait_for_catchup($standby);
+	catch_up($primary, $standby);
 	my @pages = map { pages($_, %names) } $primary, $standby;
 	$_->quit for @others;
 	return @pages;
