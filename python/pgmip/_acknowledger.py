@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
+from ._cancellation import ended
+
 __all__ = ["Acknowledger"]
 
 _LAZINESS = 1.0  # seconds to collect for
@@ -36,7 +38,7 @@ class Acknowledger:
         """Try once more to send what waits."""
         if self._worker is not None:
             self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+            await ended([self._worker])
         try:
             async with asyncio.timeout(_FAREWELL):
                 for start in range(0, len(self._tries), _BATCH):

@@ -12,6 +12,7 @@ import psycopg
 
 from . import _mipt
 from ._branch import Branch, Instance, Interrupted, Lost, Prepared, Refused, Site, Vote
+from ._cancellation import ended, obeyed, uninterrupted
 from ._connection import Connection, PooledConnection, cut
 from ._json import canonical, parse
 from ._pool import Pool, at_site
@@ -104,11 +105,9 @@ class Attempt:
 
         Never raises for what the handler, a site or the network does.
         """
-        # A cancelled statement asks the server to end it. If that does not answer either, the connection is cut.
-        timer = asyncio.get_running_loop().call_at(self._deadline + self._timeout, self._cut)
         preparing = False
         try:
-            async with asyncio.timeout_at(self._deadline) as limit, self._taking_turns(limit):
+            async with asyncio.timeout_at(self._deadline) as limit, self._taking_turns(limit), self._insisting():
                 await self._connect(limit)
                 if self._adopt is not None and handler is not None:
                     await at_each_site(self._order, lambda site: self._branches[site].begin())
@@ -128,8 +127,6 @@ class Attempt:
             failure = self._failure()
             # The handler's own time-out says more than that it has interrupted something.
             return self._failed(error if failure is None or isinstance(failure, Interrupted) else failure)
-        finally:
-            timer.cancel()
         if not preparing:
             failure = self._failure()
             if failure is not None:
@@ -144,15 +141,19 @@ class Attempt:
 
     async def close(self, *, hard: bool = False) -> None:
         """End open transactions and give the connections back; `hard` closes them without asking the server."""
+        await uninterrupted(self._close(hard))
+
+    async def _close(self, hard: bool) -> None:
         try:
             if not hard:
                 still_open = [site for site, branch in self._branches.items() if branch.end()]
                 await at_each_site(still_open, lambda site: self._branches[site].rollback(self._timeout))
         finally:
-            for site, branch in self._branches.items():
-                if hard:
-                    await branch.conn.close()
-                await self._pools[site].give(branch.conn)
+            async with contextlib.AsyncExitStack() as all_of_them:
+                for site, branch in self._branches.items():
+                    all_of_them.push_async_callback(self._pools[site].give, branch.conn)
+                    if hard:
+                        all_of_them.push_async_callback(branch.conn.close)
             self._branches = {}
 
     def _failed(self, cause: BaseException) -> Ended:
@@ -183,7 +184,33 @@ class Attempt:
             timer.cancel()
             for task in watch:
                 task.cancel()
-            await asyncio.gather(*watch, return_exceptions=True)
+            await ended(watch)
+
+    @contextlib.asynccontextmanager
+    async def _insisting(self) -> AsyncIterator[None]:
+        """Where the deadline has passed for long: cut the connections, as a cancelled statement asks its server to end
+        it, which may not answer either; and cancel again, as often as a handler swallows it.
+        """
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        timer: asyncio.TimerHandle
+        times = 0
+
+        def insist() -> None:
+            nonlocal timer, times
+            for branch in self._branches.values():
+                cut(branch.conn)
+            task.cancel()
+            times += 1
+            timer = loop.call_later(self._timeout, insist)
+
+        timer = loop.call_at(self._deadline + self._timeout, insist)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            for _ in range(times):
+                task.uncancel()
 
     async def _give_way(self, limit: asyncio.Timeout) -> None:
         # In this order: what was in doubt may have been given up right before the handler began.
@@ -258,14 +285,10 @@ class Attempt:
             timer.cancel()
             for branch in branches:
                 branch.handler_returned()
-            await asyncio.gather(*begun, return_exceptions=True)  # what went wrong is noted
+            await ended(begun)  # what went wrong is noted
 
     def _ended_by_handler(self) -> bool:
         return any(branch.ended_by_handler for branch in self._branches.values())
-
-    def _cut(self) -> None:
-        for branch in self._branches.values():
-            cut(branch.conn)
 
     def _failure(self) -> psycopg.Error | None:
         failures = [branch.failure for branch in self._branches.values()]
@@ -352,7 +375,7 @@ async def _uncancelled(work: Awaitable[Any]) -> Any:
     assert task is not None
     before = task.cancelling()
     try:
-        return await work
+        return await obeyed(work)
     except asyncio.CancelledError as error:
         if task.cancelling() > before:
             raise

@@ -96,7 +96,7 @@ class Call:
                     self._transmit(now)
                 await self._wait(max(0.0, min(self._due, self._deadline) - now))
                 for task in [task for task in self._pending if task.done()]:
-                    verdict = task.result()
+                    verdict = self._verdict(task)
                     server = self._pending.pop(task)
                     match verdict:
                         case Answer(result):
@@ -132,6 +132,15 @@ class Call:
             await asyncio.wait(self._pending, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(seconds)
+
+    def _verdict(self, task: asyncio.Task[Verdict]) -> Verdict:
+        """What a transmission has told. What nobody has foreseen says nothing of the request."""
+        why = asyncio.CancelledError("from within") if task.cancelled() else task.exception()
+        if why is None:
+            return task.result()
+        if not isinstance(why, Exception | asyncio.CancelledError):
+            raise why
+        return Failure(Unknown(f"something unexpected has happened: {why!r}", xid=self._xid), open=True, again=True)
 
     def _note(self, server: Server, failure: Failure) -> None:
         now = self._clock()

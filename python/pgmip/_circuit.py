@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import psycopg
 
+from ._cancellation import ended
 from .exceptions import SiteDown
 
 __all__ = ["Circuit"]
@@ -34,7 +35,8 @@ class Circuit:
         self._why: psycopg.OperationalError | None = None
         self._since = 0.0
         self._waiting: set[asyncio.Timeout] = set()
-        self._prober: asyncio.Task[None] | None = None
+        self._probers: set[asyncio.Task[None]] = set()
+        self._ended = False
         self._closed = asyncio.Event()
 
     @property
@@ -55,10 +57,12 @@ class Circuit:
         if self._why is None:
             self._closed.clear()
             self._since = time.monotonic()
-            self._prober = asyncio.create_task(self._probe_until_closed(), name=f"pgmip probes {self._site}")
+            if not self._ended:
+                self._begin_to_probe()
         self._why = error
         for timeout in self._waiting:
-            timeout.reschedule(asyncio.get_running_loop().time())
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time())
 
     async def wait_closed(self) -> None:
         """Wait for a site that has only just gone. Raises SiteDown where it is not back within a second."""
@@ -86,14 +90,20 @@ class Circuit:
 
     async def close(self) -> None:
         """Probe no more."""
-        if self._prober is not None:
-            self._prober.cancel()
-            await asyncio.gather(self._prober, return_exceptions=True)
+        self._ended = True
+        for prober in self._probers:
+            prober.cancel()
+        await ended(self._probers)
 
-    async def _probe_until_closed(self) -> None:
+    def _begin_to_probe(self) -> None:
+        prober = asyncio.create_task(self._probe_until_closed(self._since), name=f"pgmip probes {self._site}")
+        self._probers.add(prober)
+        prober.add_done_callback(self._probers.discard)
+
+    async def _probe_until_closed(self, since: float) -> None:
         pause = _FIRST_PAUSE
-        while self.broken:
-            await asyncio.sleep(pause * random.uniform(0.5, 1))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-            with contextlib.suppress(psycopg.OperationalError):
+        while self.broken and self._since == since:  # else another one has begun
+            with contextlib.suppress(Exception):  # whatever it is: nobody else would look again
+                await asyncio.sleep(pause * random.uniform(0.5, 1))
+                pause = min(2 * pause, _LONGEST_PAUSE)
                 await self._probe()

@@ -14,14 +14,37 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
-__all__ = ["Connection", "PooledConnection", "connected", "cut", "cut_after", "is_silent", "is_usable"]
+from ._cancellation import obeyed, uninterrupted
+
+__all__ = [
+    "Connection",
+    "ObedientConnection",
+    "PooledConnection",
+    "connected",
+    "cut",
+    "cut_after",
+    "is_silent",
+    "is_usable",
+]
 
 
 Connection = psycopg.AsyncConnection[Any]
-C = TypeVar("C")
+C = TypeVar("C", bound=Connection)
 
 
-class PooledConnection(Connection):
+class ObedientConnection(Connection):
+    """One whose statements end when they are cancelled."""
+
+    async def wait(self, *args: Any, **options: Any) -> Any:
+        """As psycopg does; but that of 3.2 may swallow a cancellation."""
+        return await obeyed(super().wait(*args, **options))
+
+    async def cancel_safe(self, **options: Any) -> None:
+        """Have the server end the statement. Who is cancelled twice does that nevertheless, or it would go on."""
+        await uninterrupted(super().cancel_safe(**options))
+
+
+class PooledConnection(ObedientConnection):
     """Outside any transaction until told otherwise (autocommit)."""
 
     heard: float
@@ -53,7 +76,7 @@ async def connected(attempt: Awaitable[C], patience: float) -> C:
     """
     try:
         async with asyncio.timeout(patience):
-            return await attempt
+            return await obeyed(attempt, psycopg.AsyncConnection.close)
     except TimeoutError:
         raise psycopg.OperationalError(f"no connection within {patience:g} s") from None
     except psycopg.OperationalError:

@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 
 __all__ = ["canonical", "parse"]
 
+# Whoever reads a value again, perhaps under a web framework, has less stack than who has written it.
+_DEEPEST = 200
+_TOO_DEEP = f"nested more than {_DEEPEST} deep"
+
 
 def canonical(value: Any) -> str:
-    """The canonical text: sorted keys, no spaces, ASCII. Raises TypeError or ValueError for what JSON cannot say."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    """The canonical text: sorted keys, no spaces, ASCII. Raises TypeError or ValueError for what JSON cannot say, and
+    for what is nested so deep that somebody could not read it.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if text.count("[") + text.count("{") > _DEEPEST:
+        _check_depth(value)
+    return text
 
 
 def parse(text: str) -> Any:
-    return json.loads(text)
+    """The value of a text. Raises ValueError where it is not JSON."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner = [outer.values() if isinstance(outer, dict) else outer for outer in level if _has_parts(outer)]
+        level = list(chain.from_iterable(inner))
+    if any(map(_has_parts, level)):
+        raise ValueError(_TOO_DEEP)
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple)

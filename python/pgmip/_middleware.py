@@ -18,7 +18,7 @@ from ._problem import Kind, Problem
 from ._recorded import Headers, RecordedRequest, Response, xid_of
 from ._twin import AnyApp, inner, within
 from .app import Isolation
-from .exceptions import Cancelled, Decided, KeyReused, NothingHappened, SubmitError
+from .exceptions import Cancelled, Decided, KeyReused, NothingHappened, SubmitError, Unknown
 from .tracing import continued
 
 __all__ = ["Concurrent", "Endpoint", "IdempotencyMiddleware", "identity", "tx"]
@@ -261,18 +261,24 @@ class IdempotencyMiddleware:
         live = _Live(xid, scope)
         token = _live.set(live)
         try:
-            work = inner(self._mip).submit(name, request.to_json(), xid=xid)
-            return Response.from_json(await within(self._mip, work))
-        except Decided as error:
-            return Response.from_json(error.result)
+            return Response.from_json(await self._result(name, xid, request))
         except (KeyReused, Cancelled) as error:
             return Problem.of(error, key)
         except NothingHappened as error:
             return live.failure or Problem.of(error, key)
         except SubmitError as error:
             return Problem.of(error, key)
+        except Exception as error:  # nobody has foreseen it: an earlier transmission may have taken effect
+            unknown = Unknown("something unexpected has happened", xid=xid)
+            return _Failure(_response_of(Problem.of(unknown, key)), error)
         finally:
             _live.reset(token)
+
+    async def _result(self, name: str, xid: str, request: RecordedRequest) -> Any:
+        try:
+            return await within(self._mip, inner(self._mip).submit(name, request.to_json(), xid=xid))
+        except Decided as error:
+            return error.result
 
     async def _run(self, method: str, tx: Tx | sync.Tx, request: RecordedRequest) -> Any:
         """The handler: one attempt of the endpoint, for a request that is here or from its record."""
@@ -359,9 +365,9 @@ async def _call(app: ASGI, scope: Scope, body: bytes) -> tuple[Response | None, 
 async def _answer(outcome: Outcome, send: Send) -> None:
     """Send it. Raises what the endpoint has raised, after the response where there is one, as the endpoint would."""
     error = None
+    response: Response | None
     if isinstance(outcome, Problem):
-        headers = [(name.encode(), value.encode()) for name, value in outcome.headers]
-        response: Response | None = Response.recorded(outcome.status, headers, outcome.body)
+        response = _response_of(outcome)
     elif isinstance(outcome, _Failure):
         response, error = outcome.response, outcome.error
         if response is not None and response.status < 500 and error is not None:
@@ -375,6 +381,11 @@ async def _answer(outcome: Outcome, send: Send) -> None:
         raise error
     if response is None:
         raise RuntimeError("the endpoint has sent no whole response")
+
+
+def _response_of(problem: Problem) -> Response:
+    headers = [(name.encode(), value.encode()) for name, value in problem.headers]
+    return Response.recorded(problem.status, headers, problem.body)
 
 
 def _route_path(scope: Scope) -> str:

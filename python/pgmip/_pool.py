@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from ._cancellation import obeyed, uninterrupted
 from ._circuit import Circuit
 from ._connection import Connection, PooledConnection, cut_after, is_usable
+from ._process import Process
 from .exceptions import SiteDown
 
 __all__ = ["Pool", "PoolSettings", "at_site"]
@@ -48,9 +50,11 @@ class Pool:
     transaction which itself waits for rows of what is to be committed would wait for ever. So would a request in doubt.
     """
 
-    def __init__(self, site: str, conninfo: str, settings: PoolSettings, timeout: float) -> None:
-        """`timeout`: seconds after which a server that does not answer counts as gone."""
+    def __init__(self, site: str, conninfo: str, settings: PoolSettings, timeout: float, process: Process) -> None:
+        """`timeout`: seconds after which a server that does not answer counts as gone. `process`: whose it is."""
         self.site = site
+        self._process = process
+        self._closed = False
         self._conninfo = conninfo
         self._timeout = timeout
         self._options: dict[str, Any] = {} if settings.prepared_statements else {"prepare_threshold": None}
@@ -69,6 +73,7 @@ class Pool:
 
     async def open(self) -> None:
         """Begin to connect, where connections are to be kept. What is not open yet opens when it is used."""
+        self._process.check()
         await self._transactions.open()
 
     async def take(self, patience: float) -> PooledConnection | None:
@@ -92,7 +97,7 @@ class Pool:
             conn.heard = time.monotonic()
         else:
             await conn.close()
-        await conn.pool.putconn(conn)
+        await uninterrupted(conn.pool.putconn(conn))
 
     @asynccontextmanager
     async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[Connection]:
@@ -112,6 +117,10 @@ class Pool:
 
     async def close(self) -> None:
         """Close what is idle, and everything else as it comes back."""
+        await uninterrupted(self._close())
+
+    async def _close(self) -> None:
+        self._closed = True
         await self._circuit.close()
         # A worker of the pool that is connecting just now ends within the timeout.
         pools = (self._transactions, self._in_doubt, self._finishing)
@@ -135,29 +144,35 @@ class Pool:
     async def _take(
         self, pool: AsyncConnectionPool[PooledConnection], patience: float = _FOR_EVER
     ) -> PooledConnection:
-        if pool.closed:
-            await pool.open()  # for the first time: no pool opens twice
+        self._process.check()
+        if pool.closed and not self._closed:
+            await pool.open()
         while True:
             await self._check_up(pool)
+            conn: PooledConnection | None = None
+            good = False
             try:
                 async with self._circuit.guard():
-                    conn = await pool.getconn(timeout=patience)
+                    conn = await obeyed(pool.getconn(timeout=patience), lambda conn: uninterrupted(pool.putconn(conn)))
                     conn.pool = pool
+                # Not the pool's own check: that pauses after each bad connection, and all of them go bad together.
+                good = await self._check(pool, conn)
+                if good:
+                    return conn
             except SiteDown:
                 continue
-            # Not the pool's own check: that pauses after each bad connection, and all of them go bad together.
-            if await self._check(pool, conn):
-                return conn
-            await pool.putconn(conn)
+            finally:
+                if conn is not None and not good:
+                    await conn.close()
+                    await self.give(conn)
 
     async def _check_up(self, pool: AsyncConnectionPool[PooledConnection]) -> None:
         if self._circuit.broken and not pool.get_stats()["pool_available"]:
             await self._circuit.wait_closed()
 
     async def _check(self, pool: AsyncConnectionPool[PooledConnection], conn: PooledConnection) -> bool:
-        """Whether an idle connection is still good; it is closed if not. Asks the server only if that has been long."""
+        """Whether an idle connection is still good. Asks the server only if that has been long."""
         if not is_usable(conn):
-            await conn.close()
             return False
         if time.monotonic() - conn.heard < _TRUSTED:
             return True
@@ -165,13 +180,8 @@ class Pool:
             with cut_after(conn, self._timeout):
                 await pool.check_connection(conn)
         except psycopg.Error:
-            await conn.close()
             await pool.drain()  # a server that has fallen silent will not answer over the others either
             return False
-        except BaseException:
-            await conn.close()
-            await pool.putconn(conn)
-            raise
         return True
 
     async def _probe(self) -> None:

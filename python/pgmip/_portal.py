@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Portal"]
+from ._process import Process
+
+__all__ = ["Closed", "Portal"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Closed(RuntimeError):
+    """The event loop was closed before the call, or during it."""
+
+
 class Portal:
-    """An event loop in a thread of its own, for the sync twins. To be closed; a forgotten one ends with the process."""
+    """An event loop in a thread of its own, for the sync twins: from the first call until it is closed. A forgotten one
+    ends with the process.
+    """
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._name = name
+        self._process = Process(name)
+        self._lock = threading.Lock()  # between those who call and who closes
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, wait for it, and return or raise what it does. From any thread but that one.
 
-        An interrupted wait (KeyboardInterrupt) cancels the coroutine.
+        An interrupted wait (KeyboardInterrupt) cancels the coroutine. Raises Closed, and RuntimeError in a process
+        forked since the first call.
         """
-        if not self._thread.is_alive():
+        try:
+            self._process.check()
+            if threading.current_thread() is self._thread:
+                raise RuntimeError("a callback in the event loop cannot wait for it: use another thread")
+            with self._lock:
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._open_loop())
+        except BaseException:
             coroutine.close()
-            raise RuntimeError(f"{self._thread.name} is closed")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            raise
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if not self._closed:
+                raise
+            raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise
@@ -58,7 +80,7 @@ class Portal:
                 await asyncio.wait({over})
             except asyncio.CancelledError as error:
                 if cancelled is None:  # a second time would interrupt it in cleaning up
-                    with contextlib.suppress(RuntimeError):  # closed meanwhile, and so cancelled
+                    with contextlib.suppress(Closed):  # closed meanwhile, and so cancelled
                         self.soon(lambda: tasks[0].cancel())
                 cancelled = error
         if cancelled is not None:
@@ -66,19 +88,35 @@ class Portal:
                 tasks[0].exception()  # has been seen
             raise cancelled
         if tasks[0].cancelled():
-            raise RuntimeError(f"cancelled, as when {self._thread.name} is closed meanwhile")
+            raise Closed(f"cancelled, as when {self._name} is closed meanwhile")
         return tasks[0].result()
 
     def soon(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Have a function called there, some time. Raises RuntimeError when closed."""
-        self._loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
+        """Have a function called there, some time. Raises as `call` does."""
+        self._process.check()
+        with self._lock:
+            self._open_loop().call_soon_threadsafe(lambda: function(*args, **kwargs))
 
     def close(self) -> None:
         """End the thread; what is still running there is cancelled."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._process.check()
+        with self._lock:
+            if self._loop is not None and not self._closed:
+                self._loop.call_soon_threadsafe(self._loop.stop)  # after all that has been called
+            self._closed = True
+        if self._thread is not None:
             self._thread.join()
 
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left
+    def _open_loop(self) -> asyncio.AbstractEventLoop:
+        if self._closed:
+            raise Closed(f"{self._name} is closed")
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+            self._thread.start()
+        return self._loop
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels what is left
             runner.get_loop().run_forever()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from ._cancellation import ended
+from ._process import Process
 from .exceptions import Unknown
 
 __all__ = ["Running"]
@@ -16,49 +19,57 @@ T = TypeVar("T")
 class Running:
     """Runs each operation as a task of its own. Whoever is cancelled gets away only when it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: Process) -> None:
+        """`process`: whose they are."""
+        self._process = process
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ended: set[asyncio.Task[Any]] = set()  # by us, not by themselves
+        self._cancelled: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def run(self, work: Coroutine[Any, Any, T], xid: str) -> T:
-        """What `work` returns or raises. Raises Unknown where it was not begun, or not finished, because of the end."""
-        if self._closed:
+        """What `work` returns or raises. Raises Unknown where it was not begun, or not finished, because of the end,
+        and RuntimeError in a process that was forked since the first operation.
+        """
+        try:
+            self._process.check()
+            if self._closed:
+                raise Unknown("this App is closed: submit to another server", xid=xid)
+        except BaseException:
             work.close()
-            raise Unknown("this App is closed: submit to another server", xid=xid)
+            raise
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._forget)
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            await _end_of(task)
+        except BaseException:
+            self._cancel(task)
+            with contextlib.suppress(asyncio.CancelledError):
+                await ended([task])
             raise
-        if task.cancelled() and task in self._ended:
-            self._ended.discard(task)
-            raise Unknown("this App was closed meanwhile: submit to another server", xid=xid)
+        if task.cancelled():  # not because of us
+            how = "this App was closed meanwhile: submit to another server" if self._closed else "cancelled from within"
+            raise Unknown(how, xid=xid)
         return task.result()
 
     async def close(self, grace: float) -> None:
         """Begin nothing more, give what runs `grace` seconds to finish, then cancel it."""
+        self._process.check()
         self._closed = True
         current = asyncio.current_task()
         if others := self._tasks - {current}:
             await asyncio.wait(others, timeout=grace)
         for task in self._tasks - {current}:
-            self._ended.add(task)
-            task.cancel()
+            self._cancel(task)
         while others := self._tasks - {current}:
             await asyncio.wait(others)
 
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        """Once: a second time would interrupt it in cleaning up."""
+        if task not in self._cancelled:
+            self._cancelled.add(task)
+            task.cancel()
 
-async def _end_of(task: asyncio.Task[Any]) -> None:
-    """Wait for it, and not less if asked again to hurry: what it cleans up would stay otherwise."""
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            continue
-    if not task.cancelled():
-        task.exception()  # has been seen
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._cancelled.discard(task)

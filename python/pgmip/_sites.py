@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from ._cancellation import ended
+
 __all__ = ["at_each_site"]
 
 T = TypeVar("T")
@@ -23,10 +25,11 @@ async def at_each_site(
         return {site: await work(site) for site in sites}
     tasks = {site: asyncio.create_task(work(site)) for site in sites}
     try:
-        await asyncio.gather(*tasks.values())
+        done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for task in tasks.values():
-            if not task.cancelling():  # psycopg does not end a statement properly that is cancelled twice
-                task.cancel()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        for task in tasks.values():  # once: psycopg does not end a statement properly that is cancelled twice
+            task.cancel()
+        await ended(tasks.values())
+    for task in done:
+        task.result()
     return {site: task.result() for site, task in tasks.items()}

@@ -31,6 +31,7 @@ from ._branch import Site
 from ._family import Family, Found, Limits, Settled, find
 from ._json import canonical, parse
 from ._pool import Pool, PoolSettings
+from ._process import Process
 from ._running import Running
 from .decision import Winner, explain
 from .exceptions import Cancelled, SubmitError, Unknown
@@ -63,7 +64,10 @@ class _Transaction:
 
 
 class App:
-    """A set of sites and the transactions over them. Keeps no state of its own: run any number, kill any of them."""
+    """A set of sites and the transactions over them. Keeps no state of its own: run any number, kill any of them.
+
+    It belongs to the process that uses it first. It may be made before a fork, but not used before and after it.
+    """
 
     def __init__(
         self,
@@ -105,10 +109,11 @@ class App:
                 raise ValueError(f"site {site!r} has no usable conninfo: {error}") from error
         self.parallel = parallel
         self._sites = dict(sites)
-        self._running = Running()
+        process = Process("this App")
+        self._running = Running(process)
         self._limits = Limits(deadline, attempts, step_timeout)
         settings = PoolSettings(pool_min_size, pool_size, pool_max_idle, prepared_statements)
-        self._pools = {site: Pool(site, conninfo, settings, step_timeout) for site, conninfo in sites.items()}
+        self._pools = {site: Pool(site, conninfo, settings, step_timeout, process) for site, conninfo in sites.items()}
         self._transactions: dict[str, _Transaction] = {}
         self._observers: list[Observer] = [*([Tracing()] if tracing_installed else []), Logs()]
 
@@ -138,7 +143,9 @@ class App:
         """Register `async def handler(tx, request) -> result` under its own name, or `name`.
 
         Every retry of a request has to name the same sites, so a change of `sites` is a new transaction: give it a
-        new name. The result has to be JSON, and so has the request.
+        new name. The result has to be JSON, and so has the request, both nested less than 200 deep.
+
+        At the deadline the handler is cancelled, and where it swallows that, again every `step_timeout` seconds.
         """
         declared = self._known(sites)
         if isolation not in get_args(Isolation):
@@ -168,8 +175,10 @@ class App:
         submit has decided is not run again: its result is returned.
 
         Raises (see pgmip.exceptions) NothingHappened, Decided, Unknown or Expired; and, before anything has begun,
-        LookupError for an unknown transaction and TypeError or ValueError for a request or an XID that cannot be one.
-        When cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `settle`.
+        LookupError for an unknown transaction, TypeError or ValueError for a request or an XID that cannot be one, and
+        RuntimeError in a process that was forked after this App had been used.
+        When cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `settle`. The same
+        goes for what is no Exception, as KeyboardInterrupt, wherever it is raised: it passes through.
         """
         try:
             transaction = self._transactions[name]
@@ -272,7 +281,8 @@ class App:
         deadline: float | None = None,
     ) -> Resolution | None:  # fmt: skip
         with phase:
-            found = await self._find(phase, sites)
+            with _no_surprise(phase.xid, ValueError):
+                found = await self._find(phase, sites)
             if found is None:
                 return None
             transaction = self._named_in(found) if run else None
@@ -305,7 +315,8 @@ class App:
 
     async def _acknowledge(self, phase: Phase, sites: Iterable[str] | None) -> None:
         with phase:
-            found = await self._find(phase, sites)
+            with _no_surprise(phase.xid, ValueError):
+                found = await self._find(phase, sites)
             if found is None:
                 return
             family = self._family(phase, found.sites, "read committed", limits=self._limits)
@@ -350,13 +361,13 @@ class App:
 
 
 @contextlib.contextmanager
-def _no_surprise(xid: str) -> Iterator[None]:
+def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
     """What nobody has foreseen says nothing of the request."""
     try:
         yield
-    except SubmitError:
-        raise
     except Exception as error:
+        if isinstance(error, (SubmitError, *foreseen)):
+            raise
         raise Unknown(f"something unexpected has happened: {type(error).__name__}: {error}", xid=xid) from error
 
 

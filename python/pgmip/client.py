@@ -11,6 +11,7 @@ to the next one; any of them may have it done already, or be about to, and the r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from types import TracebackType
@@ -21,10 +22,12 @@ import httpx
 
 from ._acknowledger import Acknowledger
 from ._call import Answer, Call, Failure, Final, Server, Verdict
+from ._cancellation import obeyed
 from ._json import canonical, parse
 from ._key import format_key
-from ._portal import Portal
+from ._portal import Closed, Portal
 from ._problem import MEDIA_TYPE, Kind, Problem
+from ._process import Process
 from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, SubmitError, Unknown
 from .tracing import inject
 from .xinst import checked_xid, new_xid
@@ -69,6 +72,7 @@ class Client:
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"times are seconds and positive, not {seconds!r}")
         self._servers = [Server(_base(url)) for url in servers]
+        self._process = Process("this Client")
         self._deadline = deadline
         self._timeout = timeout
         self._hedge_after = hedge_after
@@ -88,6 +92,7 @@ class Client:
 
         When cancelled the request may or may not take effect: submit it again, with an XID of your own.
         """
+        self._process.check()
         if deadline is not None and not deadline > 0:
             raise ValueError(f"the deadline is in seconds and positive, not {deadline!r}")
         body = canonical(request).encode()
@@ -116,16 +121,22 @@ class Client:
 
         `submit` does so by itself for an XID of its own making, once the caller has the result; whoever brings an XID
         says himself when he needs it no more. Told to a server some time later, many at a time, and if that fails
-        often enough never: then the entry stays for its retention.
+        often enough never: then the entry stays for its retention. Raises TypeError or ValueError for what cannot be an
+        XID.
         """
+        self._process.check()
+        checked_xid(xid)
         if self._acknowledger is not None:
             self._acknowledger.add(xid)
 
     async def close(self) -> None:
         """Close all connections, after a last attempt to deliver acknowledgements. Calls that run raise Unknown."""
-        if self._acknowledger is not None:
-            await self._acknowledger.close()
-        await self._http.aclose()
+        self._process.check()
+        try:
+            if self._acknowledger is not None:
+                await self._acknowledger.close()
+        finally:
+            await self._http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -143,7 +154,7 @@ class Client:
             return Final(Unknown("the client has been closed", xid=xid))
         try:
             async with asyncio.timeout(patience):
-                response = await self._http.post(server.url + path, content=body, headers=headers)
+                response = await obeyed(self._http.post(server.url + path, content=body, headers=headers))
         except TimeoutError:
             why = f"no answer from {server.url} within {patience:g} s"
             return Failure(Unknown(why, xid=xid), open=True, again=True)
@@ -159,7 +170,7 @@ class Client:
         server = min(shuffled, key=lambda server: server.failed_at)
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._http.post(f"{server.url}/-/acknowledge", json={"xids": list(xids)})
+                response = await obeyed(self._http.post(f"{server.url}/-/acknowledge", json={"xids": list(xids)}))
             still_open = response.json()["open"]
         except (TimeoutError, httpx.RequestError):
             server.failed_at = asyncio.get_running_loop().time()
@@ -178,24 +189,24 @@ class SyncClient:
     def __init__(self, servers: Sequence[str], **options: Any) -> None:
         """As for `Client`."""
         self._portal = Portal("pgmip.SyncClient")
-        try:
-            self._client = Client(servers, **options)
-        except BaseException:
-            self._portal.close()
-            raise
+        self._client = Client(servers, **options)
 
     def submit(self, name: str, request: Any, *, xid: str | None = None, deadline: float | None = None) -> Any:
         """As `Client.submit`."""
-        return self._portal.call(self._client.submit(name, request, xid=xid, deadline=deadline))
+        try:
+            return self._portal.call(self._client.submit(name, request, xid=xid, deadline=deadline))
+        except Closed as error:
+            raise Unknown("the client has been closed", xid=xid) from error
 
     def acknowledge(self, xid: str) -> None:
         """As `Client.acknowledge`."""
-        self._portal.soon(self._client.acknowledge, xid)
+        self._portal.soon(self._client.acknowledge, checked_xid(xid))
 
     def close(self) -> None:
         """As `Client.close`."""
         try:
-            self._portal.call(self._client.close())
+            with contextlib.suppress(Closed):  # already, or by another thread meanwhile
+                self._portal.call(self._client.close())
         finally:
             self._portal.close()
 

@@ -27,7 +27,7 @@ that has not been answered may still be on its way, and take effect: until it is
 heeds that.
 
 `POST /-/acknowledge` with `{"xids": [...]}` says that these results have arrived and will not be asked for again (see
-`App.acknowledge`); the answer `{"open": [...]}` names those that could not be acknowledged yet. Who knows an XID may
+`App.acknowledge`); the answer `{"open": [...]}` names those that could not be acknowledged. Who knows an XID may
 send it: what is not a secret among the clients does not belong here.
 
 **Endpoints as transactions.** `IdempotencyMiddleware` goes around any ASGI application (Starlette, FastAPI, ...) and
@@ -75,6 +75,7 @@ All errors are `application/problem+json` (RFC 9457), whose `type` is `urn:pgmip
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,8 @@ from ._middleware import Concurrent, Endpoint, IdempotencyMiddleware, identity, 
 from ._problem import RETRY_AFTER, Kind, Problem
 from ._recorded import NOT_RECORDED
 from ._twin import AnyApp, inner, within
-from .exceptions import Decided, SubmitError
+from .exceptions import Decided, SubmitError, Unknown
+from .logs import failure_fields
 from .tracing import continued
 
 if TYPE_CHECKING:  # what needs no framework shall work without one
@@ -106,6 +108,8 @@ __all__ = [
     "routes",
     "tx",
 ]
+
+logger = logging.getLogger(__name__)
 
 MOST_ACKNOWLEDGED = 1000
 """XIDs in one acknowledgement."""
@@ -173,24 +177,27 @@ async def _submit(app: AnyApp, request: Request) -> Any:
         return error.result
     except SubmitError as error:
         raise _Refused(Problem.of(error, key)) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _Refused(Problem(Kind.BAD_REQUEST, str(error), key)) from error
+    except Exception as error:  # nobody has foreseen it: an earlier transmission may have taken effect
+        fields = {"xid": key, **failure_fields(error)}
+        logger.error("request %r: unexpected %s", key, fields["error"], extra=fields)
+        unknown = Unknown("something unexpected has happened", xid=key)
+        raise _Refused(Problem.of(unknown, key)) from error
 
 
 async def _acknowledge(app: AnyApp, request: Request) -> Any:
     """One after another: this is nothing that anybody waits for."""
     body = await _json(request)
     xids = body.get("xids") if isinstance(body, dict) else None
-    if not isinstance(xids, list) or len(xids) > MOST_ACKNOWLEDGED:
+    if not isinstance(xids, list) or len(xids) > MOST_ACKNOWLEDGED or not all(isinstance(xid, str) for xid in xids):
         raise _Refused(Problem(Kind.BAD_REQUEST, f'needs {{"xids": [...]}} with at most {MOST_ACKNOWLEDGED} of them'))
     still_open = []
     for xid in xids:
         try:
             await within(app, inner(app).acknowledge(xid))
-        except SubmitError:
+        except (SubmitError, ValueError):  # also for what cannot be an XID: the others shall not wait for it
             still_open.append(xid)
-        except (TypeError, ValueError) as error:
-            raise _Refused(Problem(Kind.BAD_REQUEST, str(error))) from error
     return {"open": still_open}
 
 
@@ -201,5 +208,5 @@ async def _json(request: Request, key: str | None = None) -> Any:
         return parse((await request.body()).decode())
     except ClientDisconnect:  # every day's business, where clients ask several servers: not worth a traceback
         raise _Refused(Problem(Kind.BAD_REQUEST, "the client left before the end of the body", key)) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _Refused(Problem(Kind.BAD_REQUEST, f"the body is not JSON: {error}", key)) from None

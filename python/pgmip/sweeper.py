@@ -32,7 +32,8 @@ from typing import Any, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from ._connection import Connection, connected, cut_after
+from ._cancellation import obeyed
+from ._connection import Connection, ObedientConnection, connected, cut_after
 from ._pool import at_site
 from ._sites import at_each_site
 from ._twin import AnyApp, inner, portal_of, within
@@ -247,17 +248,22 @@ class Sweeper:
     async def _watch(self, site: str) -> None:
         """Keep looking at one site for what is old."""
         failures = 0
+
+        async def watch() -> None:
+            nonlocal failures
+            async with self._connection(site) as conn:
+                with cut_after(conn, self._app.step_timeout):
+                    await conn.execute(f"LISTEN {_CHANNEL}".encode())
+                while True:
+                    found = await self._old(conn)
+                    self._tell_reach(site)
+                    failures = 0
+                    self._take_up(found)
+                    await self._notification(conn)
+
         while True:
             try:
-                async with self._connection(site) as conn:
-                    with cut_after(conn, self._app.step_timeout):
-                        await conn.execute(f"LISTEN {_CHANNEL}".encode())
-                    while True:
-                        found = await self._old(conn)
-                        self._tell_reach(site)
-                        failures = 0
-                        self._take_up(found)
-                        await self._notification(conn)
+                await obeyed(watch())
             except psycopg.Error as error:
                 self._tell_reach(site, error)
                 failures += 1
@@ -289,13 +295,16 @@ class Sweeper:
         while True:
             await asyncio.sleep(every * random.uniform(0.5, 1))
             with contextlib.suppress(psycopg.Error):  # that it is lost is told by _watch
-                async with self._connection(site) as conn:
-                    with cut_after(conn, self._app.step_timeout):
-                        rows = await (await conn.execute(_FINISHED)).fetchall()
+                rows = await obeyed(self._finished(site))
                 # Those that cannot be acknowledged must not be in the way of the others for ever.
                 for xid, sites in random.sample(rows, len(rows)):
                     if await self._acknowledge(xid, sites):
                         break
+
+    async def _finished(self, site: str) -> list[Any]:
+        async with self._connection(site) as conn:
+            with cut_after(conn, self._app.step_timeout):
+                return await (await conn.execute(_FINISHED)).fetchall()
 
     async def _acknowledge(self, xid: str, sites: list[str]) -> bool:
         """Acknowledge one request; whether a site is out of reach."""
@@ -315,7 +324,7 @@ class Sweeper:
             self._app.sites[site], fallback_application_name="pgmip sweeper", client_encoding="utf-8"
         )
         # No prepared statements: some poolers lose them.
-        attempt = psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+        attempt = ObedientConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         conn = await connected(attempt, self._app.step_timeout)
         try:
             yield conn

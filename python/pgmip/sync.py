@@ -23,25 +23,26 @@ next in it raises RuntimeError. A handler that never returns keeps its thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from psycopg.abc import Params
 
 from . import app as _app
 from ._branch import Statement
-from ._portal import Portal
+from ._cancellation import ended, uninterrupted
+from ._portal import Closed, Portal
 from .app import Isolation, Resolution
 from .exceptions import Unknown
 from .observe import Hook, Observer
 
 __all__ = ["App", "Handler", "Site", "Tx"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -54,40 +55,40 @@ class Site:
 
     def execute(self, sql: Statement, params: Params | None = None) -> int:
         """Run a statement; the number of rows it touched, -1 where PostgreSQL tells none."""
-        return self._tx._call(self._site.execute(sql, params))
+        return self._tx._call(self._site.execute, sql, params)
 
     def fetch_one(self, sql: Statement, params: Params | None = None) -> Any:
         """Run a statement; its first row, with an attribute per column (`row.o_id`), or None."""
-        return self._tx._call(self._site.fetch_one(sql, params))
+        return self._tx._call(self._site.fetch_one, sql, params)
 
     def fetch_all(self, sql: Statement, params: Params | None = None) -> list[Any]:
         """Run a statement; all of its rows, as in `fetch_one`."""
-        return self._tx._call(self._site.fetch_all(sql, params))
+        return self._tx._call(self._site.fetch_all, sql, params)
 
     def finish_with(self, sql: Statement, params: Params | None = None) -> None:
         """Give the handler's last statement here, to be run in one round trip with what ends the transaction."""
-        self._tx._call(_finish_with(self._site, sql, params))
+        self._tx._call(_finish_with, self._site, sql, params)
 
-    @contextmanager
+    @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
         """`with tx.store.savepoint():` undoes what the block did here if it raises, and nothing else."""
         savepoint = self._site.savepoint()
-        self._tx._call(savepoint.__aenter__())
+        self._tx._call(savepoint.__aenter__)
         try:
             yield
         except BaseException as error:
-            self._tx._call(savepoint.__aexit__(type(error), error, error.__traceback__))
+            self._tx._call(savepoint.__aexit__, type(error), error, error.__traceback__)
             raise
-        self._tx._call(savepoint.__aexit__(None, None, None))
+        self._tx._call(savepoint.__aexit__, None, None, None)
 
 
 class Tx:
     """One attempt of a transaction, as its handler sees it: `tx.store` or `tx["store"]` is a site. As `pgmip.Tx`."""
 
-    def __init__(self, tx: _app.Tx, sites: Iterable[str], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, tx: _app.Tx, sites: Iterable[str], portal: Portal) -> None:
         self.xid = tx.xid
         self.xinst = tx.xinst
-        self._loop = loop
+        self._portal = portal
         self._sites = {name: Site(self, tx[name]) for name in sites}
         self._running: set[asyncio.Task[Any]] = set()
         self._over = False
@@ -101,15 +102,14 @@ class Tx:
         except KeyError:
             raise AttributeError(f"the transaction declares no site {site!r}") from None
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """From the handler's thread: do this in the event loop."""
-        return asyncio.run_coroutine_threadsafe(self._do(work), self._loop).result()
+        return self._portal.call(self._do(lambda: work(*args, **kwargs)))
 
-    async def _do(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._over:
-            work.close()
             raise RuntimeError("the transaction is over")
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work())
         self._running.add(task)
         try:
             await asyncio.wait({task})
@@ -124,9 +124,7 @@ class Tx:
         self._over = True
         for task in self._running:
             task.cancel()
-        while self._running:
-            await asyncio.wait(self._running)
-            await asyncio.sleep(0)
+        await ended(tuple(self._running))
 
 
 Handler = Callable[[Tx, Any], Any]
@@ -162,10 +160,8 @@ class App:
             step_timeout=step_timeout,
             parallel=parallel,
         )
-        self._closed = False
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="pgmip handler")
         self._portal = Portal("pgmip.sync.App")
-        self._loop_thread: int = self._portal.call(_thread_id())
 
     @property
     def sites(self) -> Mapping[str, str]:
@@ -231,10 +227,8 @@ class App:
 
     def close(self, *, grace: float = 5.0) -> None:
         """Shut down as `pgmip.App.close` does, and end the threads; that of a handler ends when it returns."""
-        if self._closed:
-            return
-        self._portal.call(self._app.close(grace=grace))
-        self._closed = True
+        with contextlib.suppress(Closed):  # already, or by another thread meanwhile
+            self._portal.call(self._app.close(grace=grace))
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._portal.close()
 
@@ -255,36 +249,33 @@ class App:
         await asyncio.to_thread(self.close)  # which waits for handlers, that may need the caller's event loop
 
     def _call(self, call: Callable[[], Coroutine[Any, Any, T]], xid: str | None) -> T:
-        if threading.get_ident() == self._loop_thread:
-            raise RuntimeError("a callback in the event loop cannot wait for it: use another thread")
-        if self._closed:
-            raise Unknown("this App is closed: submit to another server", xid=xid)
-        return self._portal.call(call())
+        try:
+            return self._portal.call(call())
+        except Closed as error:
+            raise Unknown("this App is closed: submit to another server", xid=xid) from error
 
     async def _run(self, handler: Handler, tx: _app.Tx, sites: Iterable[str], request: Any) -> Any:
         """Run a handler in a worker thread, for one attempt."""
         loop = asyncio.get_running_loop()
-        facade = Tx(tx, sites, loop)
+        facade = Tx(tx, sites, self._portal)
         context = contextvars.copy_context()
         try:
             return await loop.run_in_executor(self._workers, lambda: context.run(_contained, handler, facade, request))
         finally:
-            await facade._end()
+            await uninterrupted(facade._end())
 
 
 def _contained(handler: Handler, tx: Tx, request: Any) -> Any:
-    """Call it. What would end a thread or a process, as sys.exit() does, must not end the event loop."""
+    """Call it. What would end a thread or a process, as sys.exit() does, must not end the event loop; and no future
+    takes a StopIteration: whoever waits for it would wait for ever.
+    """
     try:
         return handler(tx, request)
-    except Exception:
-        raise
     except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
         raise RuntimeError(f"the handler raised {type(error).__name__}") from error
 
 
 async def _finish_with(site: _app.Site, sql: Statement, params: Params | None) -> None:
     site.finish_with(sql, params)
-
-
-async def _thread_id() -> int:
-    return threading.get_ident()

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from pgmip import App, Step, Tx
 from pgmip.sweeper import Sweeper
 from pgmip.testing import Cluster
@@ -35,8 +37,8 @@ STOCK, BALANCE, PRICE = 10_000, 1_000_000, 7
 BUY = {"item": 1, "qty": 2}
 
 
-def make_app(conninfos: dict[str, str], **parameters: Any) -> App:
-    app = App(conninfos, **parameters)
+def make_app(conninfos: dict[str, str], kind: type[App] = App, **parameters: Any) -> App:
+    app = kind(conninfos, **parameters)
 
     @app.transaction(sites=("store", "bank"))
     async def buy(tx: Tx, request: Any) -> Any:
@@ -62,6 +64,17 @@ def make_app(conninfos: dict[str, str], **parameters: Any) -> App:
         )
         await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
         return {"stock": row.stock, "xinst": tx.xinst, "token": secrets.token_hex(8)}
+
+    @app.transaction(sites=("store", "bank"), isolation="repeatable read")
+    async def carefully(tx: Tx, request: Any) -> Any:
+        try:
+            async with tx.store.savepoint():
+                await tx.store.execute("SELECT 1/0")
+        except psycopg.errors.DivisionByZero:
+            pass
+        async with tx.bank.savepoint():
+            await tx.bank.execute("UPDATE account SET balance = balance - 0 WHERE a_id = 1")
+        return {"items": len(await tx.store.fetch_all("SELECT * FROM item"))}
 
     return app
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from test_sync import in_a_child, refusal
 from web import Direction, FakeApp, Fault, Mode, WireProxy, serving
 
 import pgmip
@@ -485,6 +486,19 @@ async def test_acknowledged_later(fake: FakeApp, url: str) -> None:
     assert set(fake.acknowledged) == {"a", "b"}
 
 
+async def test_what_cannot_be_an_xid_is_refused_at_once(fake: FakeApp, url: str) -> None:
+    async with Client([url]) as client:
+        for xid in ("x" * 129, "", "\0", "\ud800"):
+            with pytest.raises(ValueError, match=r"XID|surrogates"):
+                client.acknowledge(xid)
+        with pytest.raises(TypeError):
+            client.acknowledge(7)  # type: ignore[arg-type]
+        client.acknowledge("usable")
+        await until(lambda: fake.acknowledged == ["usable"])
+    with SyncClient([url]) as sync_client, pytest.raises(ValueError, match="XID"):
+        sync_client.acknowledge("x" * 129)
+
+
 async def test_given_up_after_some_tries(fake: FakeApp, url: str) -> None:
     fake.undecided = {"a"}
     async with Client([url]) as client:
@@ -567,7 +581,7 @@ def test_sync(fake: FakeApp, thread_url: str) -> None:
         with pytest.raises(Cancelled):
             client.submit("buy", None, xid="k")
     assert set(fake.acknowledged) == xids(fake) - {"k"} | {"mine"}
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(Unknown, match="closed"):
         client.submit("buy", None)
 
 
@@ -585,3 +599,29 @@ def test_without_httpx() -> None:
     assert "ImportError: pgmip.Client needs httpx: pip install 'pgmip[client]'" in process.stderr
     with pytest.raises(AttributeError, match="Server"):
         _ = pgmip.Server  # type: ignore[attr-defined]
+
+
+def test_sync_closed(thread_url: str) -> None:
+    client = SyncClient([thread_url])
+    client.close()
+    client.close()
+    with pytest.raises(Unknown, match="closed"):
+        client.submit("buy", None)
+
+
+def test_a_fork_after_the_first_use_is_refused(thread_url: str) -> None:
+    """Its answers would come over its parent's connections."""
+    with SyncClient([thread_url]) as client:
+        client.submit("buy", {"item": 1})
+        for call in (lambda: client.submit("buy", None), lambda: client.acknowledge("x"), client.close):
+            assert "forked" in in_a_child(lambda call=call: refusal(call))  # type: ignore[misc]
+        client.submit("buy", {"item": 1})
+
+    async def use() -> None:
+        async with Client([thread_url]) as client:
+            await client.submit("buy", {"item": 1})
+            assert "forked" in in_a_child(lambda: refusal(lambda: asyncio.run(client.submit("buy", None))))
+            assert "forked" in in_a_child(lambda: refusal(lambda: client.acknowledge("x")))
+            assert "forked" in in_a_child(lambda: refusal(lambda: asyncio.run(client.close())))
+
+    asyncio.run(use())

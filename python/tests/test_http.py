@@ -72,6 +72,14 @@ async def test_problems(
     assert problem["type"] == f"urn:pgmip:problem:{kind}"
 
 
+async def test_what_nobody_has_foreseen_is_open(fake: FakeApp, client: httpx.AsyncClient) -> None:
+    """A 500 would say that the request has no effect."""
+    fake.answer = RuntimeError("a secret of the server's")
+    response = await client.post("/buy", headers={"Idempotency-Key": "k"}, content="{}")
+    assert (response.status_code, response.json()["type"]) == (503, "urn:pgmip:problem:unknown")
+    assert "secret" not in response.text
+
+
 async def test_decided_is_a_result(fake: FakeApp, client: httpx.AsyncClient) -> None:
     fake.answer = Decided("not finished at bank", xid="k", result={"order": 7}, unfinished=("bank",))
     response = await client.post("/buy", headers={"Idempotency-Key": "k"}, content="{}")
@@ -109,7 +117,16 @@ async def test_acknowledgement(fake: FakeApp, client: httpx.AsyncClient) -> None
     assert fake.acknowledged == ["a", "c"]
 
 
-@pytest.mark.parametrize("body", [[], {}, {"xids": "a"}, {"xids": [1]}, {"xids": [""]}, {"xids": ["a"] * 1001}])
+async def test_what_cannot_be_acknowledged_is_in_nobodys_way(fake: FakeApp, client: httpx.AsyncClient) -> None:
+    """Be it no XID, or that of a request over sites that this server does not know."""
+    long = "x" * 129
+    fake.refused = {long, "elsewhere"}
+    response = await client.post("/-/acknowledge", json={"xids": ["a", long, "elsewhere", "b"]})
+    assert (response.status_code, response.json()) == (200, {"open": [long, "elsewhere"]})
+    assert fake.acknowledged == ["a", "b"]
+
+
+@pytest.mark.parametrize("body", [[], {}, {"xids": "a"}, {"xids": ["a", 1]}, {"xids": ["a"] * 1001}])
 async def test_unusable_acknowledgement(fake: FakeApp, client: httpx.AsyncClient, body: Any) -> None:
     response = await client.post("/-/acknowledge", json=body)
     assert (response.status_code, response.json()["type"]) == (400, "urn:pgmip:problem:bad-request")
@@ -145,8 +162,12 @@ async def test_the_whole_way(server: Callable[..., App], shop: Shop) -> None:
         ]
         other = await two.post("/buy", headers={"Idempotency-Key": f'"{key}"'}, json={"item": 1, "qty": 4})
         long = await two.post("/buy", headers={"Idempotency-Key": "x" * 129}, content=body)
+        deep = await two.post("/buy", headers={"Idempotency-Key": "deep"}, content="[" * 500 + "]" * 500)
+        too_long = await two.post("/-/acknowledge", json={"xids": ["x" * 129, key]})
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.content for answer in answers}) == 1
-    assert (other.status_code, long.status_code) == (422, 400)
+    assert (other.status_code, long.status_code, deep.status_code) == (422, 400, 400)
+    assert too_long.json() == {"open": ["x" * 129]}
+    assert all(entry[0] for entry in shop.sql("store", f"SELECT acknowledged FROM mip.instances('{key}')"))
     shop.assert_once(key, answers[0].json())
     shop.assert_clean()

@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import psycopg
 import pytest
 from proxy import Fault, Mode, Proxy
-from shop import SCHEMA, Shop
+from shop import SCHEMA, Shop, make_app
 from test_sweeper import leave, prepare_at
+from test_sync import in_a_child, refusal
 
 from pgmip import App, Decided, NothingHappened, Resolution, SiteDown, Step, SubmitError, Tx, Unknown, _pool
+from pgmip._circuit import Circuit
 from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
@@ -130,7 +133,7 @@ async def test_what_finishes_needs_no_turn(server: Server, shop: Shop) -> None:
             raise asyncio.CancelledError
 
     left.on_step(die)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(Unknown):
         await left.submit("buy", BUY, xid="in doubt")
     waiting = asyncio.create_task(app.submit("buy", BUY))
     await until(lambda: bool(shop.sql("store", "SELECT 1 FROM pg_locks WHERE NOT granted")))
@@ -288,4 +291,85 @@ async def test_a_site_that_swallows_everything(server: Server, shop: Shop, proxi
     app = behind(server, shop, proxies, step_timeout=0.2)
     proxies["bank"].arm(Fault(Mode.STALL, "reply", 0))
     await app.submit("buy", BUY)  # one connection only
+    shop.assert_clean()
+
+
+async def test_nothing_outlives_the_app(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks after a site any more: also where it broke twice, or breaks while the App closes."""
+    before = asyncio.all_tasks()
+    nowhere = {site: conninfo + " port=9" for site, conninfo in shop.conninfos().items()}
+    app = make_app(nowhere, step_timeout=1)
+    with pytest.raises(NothingHappened):
+        await app.submit("buy", BUY, deadline=1)
+    circuit = app._pools["store"]._circuit
+    assert circuit.broken
+    for _ in range(3):
+        circuit.connected(None)
+        circuit.connected(psycopg.OperationalError("again"))
+    await app.close()
+    circuit.connected(None)
+    circuit.connected(psycopg.OperationalError("a worker that was connecting"))
+    with pytest.raises(psycopg.OperationalError):
+        await app._pools["bank"].take(1)
+    assert asyncio.all_tasks() == before
+
+
+async def test_one_prober_at_a_time() -> None:
+    probes: list[float] = []
+
+    async def probe() -> None:
+        probes.append(asyncio.get_running_loop().time())
+        raise TypeError("which nobody expects")
+
+    circuit = Circuit("site", probe)
+    for _ in range(5):
+        circuit.connected(None)
+        circuit.connected(psycopg.OperationalError("down"))
+        await asyncio.sleep(0)
+    await asyncio.sleep(1)
+    assert 2 <= len(probes) <= 5 + 5
+    assert len(circuit._probers) == 1
+    await circuit.close()
+
+
+async def test_who_waits_is_told_of_each_failure_once() -> None:
+    """A second failure comes while the first one is being told."""
+
+    async def probe() -> None:
+        pass
+
+    circuit = Circuit("site", probe)
+    waiting = asyncio.Event()
+
+    async def wait() -> None:
+        async with circuit.guard():
+            waiting.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(wait())
+    await waiting.wait()
+    for _ in range(3):
+        circuit.connected(psycopg.OperationalError("down"))
+        await asyncio.sleep(0.01)
+    with pytest.raises(SiteDown):
+        await task
+    await circuit.close()
+
+
+def test_a_fork_after_the_first_use_is_refused(shop: Shop) -> None:
+    app = make_app(shop.conninfos())
+
+    async def use() -> None:
+        async with app:
+            await app.submit("buy", BUY)
+            assert "forked" in in_a_child(lambda: refusal(lambda: asyncio.run(app.submit("buy", BUY))))
+            assert "forked" in in_a_child(lambda: refusal(lambda: asyncio.run(app.close())))
+            assert "forked" in in_a_child(lambda: refusal(lambda: asyncio.run(app._pools["store"].take(1))))
+            assert "forked" in in_a_child(lambda: refusal(lambda: asyncio.run(app.__aenter__())))
+            await app.submit("buy", BUY)
+
+    asyncio.run(use())
     shop.assert_clean()

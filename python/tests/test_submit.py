@@ -13,7 +13,7 @@ import pytest
 from shop import Shop
 
 from pgmip import App, KeyReused, NothingHappened, Resolution, Step, Tx, Unknown
-from pgmip._json import canonical
+from pgmip._json import canonical, parse
 from pgmip.xinst import MAX_XINST, new_xid, new_xinst
 
 pytestmark = pytest.mark.integration
@@ -468,3 +468,46 @@ async def test_a_site_that_is_down_from_the_start(server: Server, shop: Shop) ->
     with pytest.raises(NothingHappened):  # nobody else can know the XID
         await server(conninfos).submit("buy", BUY, deadline=0.5)
     shop.assert_clean()
+
+
+# -- values nested deep ------------------------------------------------------------------------------------------
+
+
+def nested(depth: int, *, by: str = "lists") -> Any:
+    value: Any = 1
+    for level in range(depth):
+        value = {"a": value} if by == "objects" or (by == "both" and level % 2) else [0, value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [1, 199, 200, 201, 975, 100_000])
+async def test_deep_results(server: Server, shop: Shop, depth: int) -> None:
+    """What somebody could not read is refused before anything is prepared."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def deep(tx: Tx, request: Any) -> Any:
+        await tx.store.execute("UPDATE item SET stock = stock - 0")
+        return nested(depth, by="both")
+
+    xid = new_xid()
+    if depth <= 200:
+        assert await app.submit("deep", None, xid=xid) == nested(depth, by="both")
+    else:
+        with pytest.raises(NothingHappened) as caught:
+            await app.submit("deep", None, xid=xid)
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert shop.sql("store", f"SELECT state FROM mip.instances('{xid}') WHERE state <> 'aborted'") == []
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("by", ["lists", "objects", "both"])
+def test_depth(by: str) -> None:
+    parse(canonical(nested(200, by=by)))
+    canonical([nested(199, by=by)] * 300)
+    for depth in (201, 500, 975, 100_000):
+        with pytest.raises(ValueError, match="deep"):
+            canonical(nested(depth, by=by))
+    with pytest.raises(ValueError, match="deep"):
+        parse("[" * 100_000 + "]" * 100_000)
+    canonical(["[{" * 1000, {"[" * 1000: "{" * 1000}])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import os
 import signal
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,6 +19,7 @@ import pytest
 from shop import PRICE, Shop
 
 from pgmip import Cancelled, Expired, KeyReused, NothingHappened, Resolution, Step, Unknown
+from pgmip._portal import Closed, Portal
 from pgmip.sync import App, Tx
 from pgmip.xinst import new_xid
 
@@ -214,4 +219,133 @@ def test_a_callback_must_not_wait_for_itself(server: Server, shop: Shop) -> None
     app.on_step(lambda step: app.settle("deadlock"))
     with pytest.raises(NothingHappened, match="another thread"):
         app.submit("buy", BUY)
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("error", [StopIteration(7), concurrent.futures.CancelledError(), SystemExit(1)])
+def test_what_no_future_takes(server: Server, shop: Shop, error: BaseException) -> None:
+    app = server()
+
+    @app.transaction(sites=("store",))
+    def odd(tx: Tx, request: Any) -> None:
+        raise error
+
+    with pytest.raises(NothingHappened) as caught:
+        app.submit("odd", None, deadline=PATIENCE)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    shop.assert_clean()
+
+
+def test_submitting_while_it_closes(server: Server, shop: Shop) -> None:
+    """At any moment of it: either there is a result, or Unknown."""
+    for _ in range(10):
+        app = server(threads=2)
+        outcomes: list[Any] = []
+
+        def hammer(app: App = app, outcomes: list[Any] = outcomes) -> None:
+            while not any(isinstance(outcome, Exception) for outcome in outcomes):
+                try:
+                    outcomes.append(app.resolve(new_xid()))
+                except Exception as error:
+                    outcomes.append(error)
+
+        with ThreadPoolExecutor(8) as threads:
+            for _ in range(6):
+                threads.submit(hammer)
+            while len(outcomes) < 6:
+                time.sleep(0.001)
+            closers = [threads.submit(app.close, grace=0.01) for _ in range(2)]
+        assert [closer.result() for closer in closers] == [None, None]
+        assert {type(outcome) for outcome in outcomes} <= {type(None), Unknown}
+    shop.assert_clean()
+
+
+def test_closed_between_the_call_and_its_begin() -> None:
+    portal = Portal("portal")
+    never = threading.Event()
+
+    async def forever() -> None:
+        never.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(portal.call, forever())
+        never.wait(PATIENCE)
+        portal.close()
+        with pytest.raises(Closed):
+            call.result(PATIENCE)
+    with pytest.raises(Closed):
+        portal.call(forever())
+    portal.close()
+
+
+def test_a_handler_that_outlives_its_app(server: Server, shop: Shop) -> None:
+    app = server()
+    begun, release, ended = threading.Event(), threading.Event(), threading.Event()
+    raised: list[Exception] = []
+
+    @app.transaction(sites=("store",))
+    def stuck(tx: Tx, request: Any) -> None:
+        begun.set()
+        release.wait(PATIENCE)
+        try:
+            tx.store.execute("SELECT 1")
+        except Exception as error:
+            raised.append(error)
+        ended.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(app.submit, "stuck", None)
+        assert begun.wait(PATIENCE)
+        app.close(grace=0.05)
+        with pytest.raises(Unknown):
+            running.result(PATIENCE)
+    release.set()
+    assert ended.wait(PATIENCE), "it waits for an event loop that is gone"
+    assert [isinstance(error, RuntimeError) for error in raised] == [True]
+    shop.assert_clean()
+
+
+# -- forks -------------------------------------------------------------------------------------------------------
+
+
+def in_a_child(work: Callable[[], str]) -> str:
+    """What `work` returns in a child process that is forked here and now."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads, from 3.12 on
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        answer = told.read()
+    os.waitpid(pid, 0)
+    return answer
+
+
+def refusal(work: Callable[[], Any]) -> str:
+    try:
+        return repr(work())
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_a_fork_after_the_first_use_is_refused(server: Server, shop: Shop) -> None:
+    app = server()
+    app.submit("buy", BUY)
+    for call in (lambda: app.submit("buy", BUY), lambda: app.settle("x"), app.close):
+        assert "forked" in in_a_child(lambda call=call: refusal(call))  # type: ignore[misc]
+    app.submit("buy", BUY)
+    shop.assert_clean()
+
+
+def test_a_fork_before_it_is_none_of_our_business(server: Server, shop: Shop) -> None:
+    app = server()
+    xid = new_xid()
+    assert in_a_child(lambda: str(app.submit("buy", BUY, xid)["accounts"])) == "1"
+    shop.assert_once(xid, app.submit("buy", BUY, xid))
     shop.assert_clean()

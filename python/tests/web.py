@@ -29,6 +29,7 @@ class FakeApp(App):
         self.answer = answer
         self.asked: list[tuple[str, Any, str | None]] = []
         self.undecided: set[str] = set()
+        self.refused: set[str] = set()
         self.acknowledged: list[str] = []
         self.transaction(sites=("store",), name="buy")(self._never)
 
@@ -44,6 +45,8 @@ class FakeApp(App):
     async def acknowledge(self, xid: str, **sites: Any) -> None:
         if checked_xid(xid) in self.undecided:
             raise Unknown("undecided", xid=xid)
+        if xid in self.refused:
+            raise ValueError("over other sites")
         self.acknowledged.append(xid)
 
 
