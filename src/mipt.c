@@ -142,8 +142,10 @@ read_rows(const char *xid)
 	ScanKeyInit(&key, Anum_xid, BTEqualStrategyNumber, F_TEXTEQ,
 				CStringGetTextDatum(xid));
 	scan = systable_beginscan_ordered(rel, index, &dirty, 1, &key);
+	/* who is deleting a row is no less a stranger, for whom we would wait in the end */
 	while ((tup = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
-		rows = lappend(rows, entry_of_row(tup, RelationGetDescr(rel), dirty.xmin));
+		rows = lappend(rows, entry_of_row(tup, RelationGetDescr(rel),
+										  TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax));
 	systable_endscan_ordered(scan);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
