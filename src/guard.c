@@ -28,6 +28,7 @@
 #include "plans.h"
 #include "stats.h"
 #include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "parser/parser.h"
 #include "parser/parsetree.h"
@@ -76,11 +77,15 @@ stores_cursor(void)
 		(ActivePortal->cursorOptions & CURSOR_OPT_HOLD) != 0;
 }
 
-/* Deferred triggers run at depth 0, and so do cursors that are being stored. */
+/*
+ * Deferred triggers run at depth 0, and so do cursors that are being stored, and
+ * what is not called by a statement at all: by the protocol's function call, or
+ * at login.
+ */
 void
 mip_require_top_level(const char *function)
 {
-	if (depth != 1 || in_trigger() || storing_cursor)
+	if (depth != 1 || in_trigger() || storing_cursor || debug_query_string == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s cannot be called from a function or from inside another statement", function),

@@ -245,6 +245,23 @@ answer('s');
 is(held(), 0, 'a part of a clean-up holds no lock');
 sync();
 
+# ---- function calls ----
+
+# What the protocol's own message calls is no statement: another could follow in it.
+mip_sql($node, q[CREATE FUNCTION prepares() RETURNS int LANGUAGE plpgsql AS $$
+	DECLARE i record;
+	BEGIN
+		FOR i IN SELECT * FROM mip.prepare('', '') LOOP END LOOP;
+		RETURN 1;
+	END $$]);
+connect_to();
+query('BEGIN');
+query(q[SELECT mip.begin('called', 1)]);
+send_message('F', pack('Nnnn', mip_sql($node, q[SELECT 'prepares'::regproc::oid]), 0, 0, 0));
+like(answer(), qr/^E\(MP006\)ZE$/, 'mip.prepare by a function call: refused');
+query('ROLLBACK');
+is(states($node, 'called'), '', '... and nothing is prepared');
+
 # ---- clients that do not read ----
 
 # An error that does not fit into the socket's buffer, and a client that does not
