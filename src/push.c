@@ -13,8 +13,7 @@
  * An instance is pushed at the age of mip.push_after and at twice, four times
  * ... that, later every PUSH_LONGEST_MS; or up to PUSH_SHORTEST_MS after that,
  * with others: thousands may be in doubt, each with times of its own. The same
- * worker removes what has expired, in databases where instances have begun:
- * others do not grow.
+ * worker removes what has expired, in one database after the other.
  *
  * After a restart nobody has told the registry yet what was prepared before.
  * A first worker sees to that, in any database.
@@ -189,9 +188,9 @@ run_worker(Oid dbid, Task task)
 	return true;
 }
 
-/* The databases there are, those that are good to connect to first. */
+/* The databases there are, or that are open; those that are good to connect to first. */
 static List *
-databases(void)
+databases(bool open_only)
 {
 	List	   *result = NIL;
 	MemoryContext caller = CurrentMemoryContext;
@@ -208,8 +207,8 @@ databases(void)
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tup);
 		MemoryContext old = MemoryContextSwitchTo(caller);
 
-		/* (half dropped) */
-		if (form->datconnlimit < -1)
+		/* (below -1: half dropped) */
+		if (form->datconnlimit < -1 || (open_only && !form->datallowconn))
 			;
 		else if (form->datallowconn && !form->datistemplate)
 			result = lcons_oid(form->oid, result);
@@ -358,24 +357,33 @@ push_all(void)
 /* Where entries are still to be removed; TopMemoryContext. */
 static List *to_expire;
 
+/* Counters of databases that have been dropped. */
+static void
+forget_dropped(void)
+{
+	/* in this order: a database may be created, and used, meanwhile */
+	List	   *counted = mip_stats_databases();
+	List	   *existing = databases(false);
+	ListCell   *lc;
+
+	foreach(lc, counted)
+	{
+		if (!list_member_oid(existing, lfirst_oid(lc)))
+			mip_stats_drop(lfirst_oid(lc));
+	}
+}
+
+/*
+ * Everywhere: what is there is not known here. There may be entries though no
+ * instance has begun since the server started, in the 257th database as well.
+ */
 static void
 plan_to_expire(void)
 {
-	List	   *existing = databases();
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	ListCell   *lc;
 
 	list_free(to_expire);
-	to_expire = NIL;
-	foreach(lc, mip_stats_databases())
-	{
-		Oid			dbid = lfirst_oid(lc);
-
-		if (list_member_oid(existing, dbid))
-			to_expire = lappend_oid(to_expire, dbid);
-		else
-			mip_stats_drop(dbid);
-	}
+	to_expire = databases(true);
 	MemoryContextSwitchTo(old);
 }
 
@@ -416,7 +424,7 @@ rebuild_registry(void)
 
 	if (!mip_registry->rebuilt && max_prepared_xacts > 0)
 	{
-		List	   *all = databases();
+		List	   *all = databases(false);
 
 		(void) run_worker(list_nth_oid(all, tries++ % list_length(all)), (Task) {false});
 	}
@@ -447,6 +455,7 @@ mip_push_main(Datum arg)
 		if (now < expired ||
 			TimestampDifferenceExceeds(expired, now, EXPIRE_EVERY_MS))
 		{
+			forget_dropped();
 			plan_to_expire();
 			expired = now;
 		}

@@ -227,8 +227,7 @@ $there = Listener->new($standby, 'other');
 ok($there->hears(2), 'pushed after a promotion');
 $standby->safe_psql('other', "SELECT FROM mip.commit('$_', 1)") for qw(fourth fifth);
 
-# Entries past the retention of their database go by themselves, where
-# instances begin; who has dropped the extension since is passed over.
+# Entries past the retention of their database go by themselves; who has dropped the extension since is passed over.
 my $time = timegm(0, 0, 0, 1, 0, 2020) * 1000;
 my $old = sprintf('%08x-%04x-7000-8000-000000000000', $time >> 16, $time & 0xffff);
 $standby->safe_psql('without', 'CREATE EXTENSION pg_mip');
@@ -251,5 +250,14 @@ ok( wait_until(
 is(mip_sql($standby, "SELECT count(*) FROM mip.mipt WHERE xid = '$old'"), 1, 'or kept');
 unlike(slurp_file($standby->logfile, $log), qr/(ERROR|FATAL|WARNING): /, 'no worker has failed');
 $there->quit;
+
+# So they do where no instance has begun since the server started.
+$standby->safe_psql('postgres', 'ALTER DATABASE postgres RESET mip.retention');
+$standby->stop;
+$log = -s $standby->logfile;
+$standby->start;
+ok(wait_until(sub { mip_sql($standby, "SELECT count(*) FROM mip.mipt WHERE xid = '$old'") == 0 }),
+	'removed after a restart');
+unlike(slurp_file($standby->logfile, $log), qr/(ERROR|FATAL|WARNING): /, 'in no database a worker has failed');
 $standby->stop;
 done_testing();
