@@ -107,10 +107,9 @@ class Pool:
         conn = await self._take(self._finishing, patience)
         try:
             yield conn
-        except psycopg.Error:
-            raise
-        except BaseException:
-            await conn.close()
+        except BaseException as error:
+            if not isinstance(error, psycopg.Error) or _has_forgotten(error):
+                await conn.close()
             raise
         finally:
             await self.give(conn)
@@ -202,8 +201,14 @@ async def at_site(
     if conn is not None and is_usable(conn):
         try:
             return await work(conn)
-        except psycopg.Error:
-            if not conn.closed:
+        except psycopg.Error as error:
+            if not (conn.closed or _has_forgotten(error)):
                 raise
+            await conn.close()
     async with pool.finishing(patience) as other:
         return await work(other)
+
+
+def _has_forgotten(error: psycopg.Error) -> bool:
+    """Whether somebody has dropped the prepared statements of a connection: it says the same as long as it lives."""
+    return isinstance(error, psycopg.errors.InvalidSqlStatementName)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,7 +15,7 @@ from shop import SCHEMA, Shop, make_app
 from test_sweeper import leave, prepare_at
 from test_sync import in_a_child, refusal
 
-from pgmip import App, Decided, NothingHappened, Resolution, SiteDown, Step, SubmitError, Tx, Unknown, _pool
+from pgmip import App, Decided, NothingHappened, Resolution, SiteDown, Step, SubmitError, Tx, Unknown, _mipt, _pool
 from pgmip._circuit import Circuit
 from pgmip.xinst import new_xid
 
@@ -101,6 +102,28 @@ async def test_prepared_statements(server: Server, shop: Shop, wanted: bool) -> 
     xid = new_xid()
     apps = (app, server(prepared_statements=wanted))
     await asyncio.gather(*(app.submit("buy", BUY, xid=xid) for app in apps))
+    shop.assert_clean()
+
+
+async def test_prepared_statements_that_somebody_has_dropped(server: Server, shop: Shop) -> None:
+    """A connection without them goes, also one that commits: no request would ever be finished over it."""
+    app = server(pool_size=1)
+
+    @app.transaction(sites=("store", "bank"))
+    async def drops(tx: Tx, request: Any) -> None:
+        tx.store.finish_with("DEALLOCATE ALL")
+        await tx.bank.execute("SELECT")
+
+    await app.submit("drops", None)
+    for number in range(3):
+        xid = f"dropped {number}"
+        shop.assert_once(xid, await app.submit("buy", {"item": 1, "qty": 1}, xid=xid))
+    with contextlib.suppress(psycopg.errors.InvalidSqlStatementName):
+        async with app._pools["store"].finishing() as conn:
+            await _mipt.instances(conn, 5, "nobody")
+            conn.pgconn.exec_(b"DEALLOCATE ALL")  # so that psycopg does not know
+            await _mipt.instances(conn, 5, "nobody")
+    assert conn.closed
     shop.assert_clean()
 
 
