@@ -358,5 +358,7 @@ class Site:
         self._branch.finish_with(sql, params)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        """`async with tx.store.savepoint():` undoes what the block did here if it raises, and nothing else."""
+        """`async with tx.store.savepoint():` undoes what was done here since then if the block raises, and nothing
+        at other sites. What another task of the handler has done here meanwhile goes, too, and it is not told.
+        """
         return self._branch.savepoint()

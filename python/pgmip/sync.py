@@ -71,7 +71,9 @@ class Site:
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        """`with tx.store.savepoint():` undoes what the block did here if it raises, and nothing else."""
+        """`with tx.store.savepoint():` undoes what was done here since then if the block raises, and nothing at
+        other sites. What another thread has done here meanwhile goes, too, and it is not told.
+        """
         savepoint = self._site.savepoint()
         self._tx._call(savepoint.__aenter__)
         try:
