@@ -93,11 +93,13 @@ class Pool:
 
     async def give(self, conn: PooledConnection) -> None:
         """Take a connection back. One that is not clean is closed, which ends what it was doing."""
-        if is_usable(conn):
-            conn.heard = time.monotonic()
-        else:
-            await conn.close()
-        await uninterrupted(conn.pool.putconn(conn))
+        try:
+            if is_usable(conn):
+                conn.heard = time.monotonic()
+            else:
+                await conn.close()
+        finally:
+            await uninterrupted(conn.pool.putconn(conn))
 
     @asynccontextmanager
     async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[Connection]:
