@@ -184,11 +184,11 @@ async def test_a_retry_goes_above_a_clock_that_is_ahead(server: Server, shop: Sh
 
 
 async def test_an_xid_whose_xinsts_are_used_up(server: Server, shop: Shop) -> None:
-    prepare_by_hand(shop, "last", MAX_XINST)
+    prepare_by_hand(shop, "used up", MAX_XINST)
     with pytest.raises(Unknown) as caught:
-        await server().submit("buy", BUY, xid="last")
+        await server().submit("buy", BUY, xid="used up")
     assert isinstance(caught.value.__cause__, OverflowError)
-    shop.sql("store", f"SELECT mip.rollback('last', {MAX_XINST})")
+    shop.sql("store", f"SELECT mip.rollback('used up', {MAX_XINST})")
     shop.assert_clean()
 
 
