@@ -752,7 +752,8 @@ async def fail_at(world: World, scenario: Scenario, strike: Strike, error: BaseE
         await check_outcome(world, scenario.known_as(xid), outcome, scenario.transaction)
 
 
-# To an await in each of these no scenario comes: what follows when a connection breaks at that very moment.
+# An await in each of these is struck by no scenario: a cancel request that fails while a statement is left running, an
+# idle connection that falls silent, a listening one that is cut off.
 ELSEWHERE = {"_branch.py:rollback", "_pool.py:_check", "sweeper.py:_watch"}
 
 
