@@ -13,10 +13,12 @@ use Test::More;
 
 use constant ROWS => 2000;
 
-# WAL reaches the disk only if somebody insists.
+# WAL reaches the disk only if somebody insists. There is no room for a worker that would
+# empty them at the start.
 my $node = mip_node(
 	'links',
 	max_prepared_transactions => 8,
+	max_worker_processes => 3,
 	wal_writer_delay => '10s',
 	'mip.retention' => '0');
 mip_sql($node,
@@ -118,6 +120,7 @@ for my $point ('committed', 'evicted', undef)
 
 # by itself
 prepared('background');
+mip_sql($node, 'ALTER SYSTEM SET max_worker_processes = 8');
 expect_crash($node, 'committed', 'background', 2);
 mip_sql($node, "BEGIN; SELECT mip.begin('other', 1); ROLLBACK");
 $node->reload;
