@@ -42,7 +42,7 @@ typedef struct MiptEntry
 	MipState	state;
 	text	   *request;		/* NULL if none, or not loaded; so are the others */
 	text	   *result;
-	ArrayType  *sites;			/* NULL: not known (large, and not prepared) */
+	ArrayType  *sites;			/* loaded, or an active instance's */
 	Oid			owner;
 	TimestampTz since;
 	bytea	   *links;			/* overlay links, NULL if none */

@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * wal.h
- *	  The one change the extension makes to heap pages itself: who locks or
- *	  updates a tuple (xmax, infomask, ctid), logged by a resource manager of
- *	  our own together with the visibility map.
+ *	  The one change of heap pages that is all our own: who locks or updates a
+ *	  tuple (xmax, infomask, ctid), logged by a resource manager of our own
+ *	  together with the visibility map. And what our insertions (insert.c), which
+ *	  are logged as heap's, share.
  *
  *-------------------------------------------------------------------------
  */
