@@ -57,7 +57,7 @@ CREATE FUNCTION mip.xid_time(xid text) RETURNS timestamptz
 	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'mip_xid_time_sql';
 COMMENT ON FUNCTION mip.xid_time(text) IS
 	'the time that an XID carries, if it is a version 7 UUID in lower case';
-CREATE INDEX mipt_timeless ON mip.mipt (since) WHERE NOT acknowledged AND mip.xid_time(xid) IS NULL;
+CREATE INDEX mipt_timeless ON mip.mipt (acknowledged, since) WHERE mip.xid_time(xid) IS NULL;
 
 -- Prepared ones, until they are committed; what a crash has kept is found by it.
 CREATE INDEX mipt_linked ON mip.mipt (xid) WHERE links IS NOT NULL;
@@ -67,7 +67,7 @@ COMMENT ON SEQUENCE mip.horizon IS
 	'requests up to this time (milliseconds since 1970) have expired';
 
 -- Every database has its own: publications FOR ALL TABLES name this table, but
--- nothing of it is sent (src/mipt.c), and the initial copy is dropped here.
+-- nothing of it is sent (src/mipt/mipt.c), and the initial copy is dropped here.
 ALTER TABLE mip.mipt REPLICA IDENTITY NOTHING;
 CREATE FUNCTION mip.ignore_replicated() RETURNS trigger
 	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_ignore_replicated';
@@ -86,10 +86,10 @@ CREATE TRIGGER keep_links BEFORE INSERT OR UPDATE ON mip.mipt
 	FOR EACH ROW EXECUTE FUNCTION mip.keep_links();
 ALTER TABLE mip.mipt ENABLE ALWAYS TRIGGER keep_links;
 
-CREATE FUNCTION mip.begin(xid text, xinst bigint, sites text[] DEFAULT '{}') RETURNS void
+CREATE FUNCTION mip.begin(xid text, xinst bigint, sites text[] DEFAULT '{}', key text DEFAULT NULL) RETURNS void
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_begin';
-COMMENT ON FUNCTION mip.begin(text, bigint, text[]) IS
-	'makes the transaction just begun instance <xid, xinst> of a request';
+COMMENT ON FUNCTION mip.begin(text, bigint, text[], text) IS
+	'makes the transaction just begun instance <xid, xinst> of a request; with a key only its holder prepares or commits it';
 
 CREATE TYPE mip.instance AS (
 	xinst bigint,
@@ -103,14 +103,14 @@ CREATE TYPE mip.instance AS (
 );
 COMMENT ON TYPE mip.instance IS 'an entry of the MIPT';
 
-CREATE FUNCTION mip.prepare(request text, result text) RETURNS SETOF mip.instance
+CREATE FUNCTION mip.prepare(request text, result text, key text DEFAULT NULL) RETURNS SETOF mip.instance
 	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'mip_prepare';
-COMMENT ON FUNCTION mip.prepare(text, text) IS
+COMMENT ON FUNCTION mip.prepare(text, text, text) IS
 	'ends the MIP transaction as prepared; returns the MIPT';
 
-CREATE FUNCTION mip.commit_one_phase(request text, result text) RETURNS SETOF mip.instance
+CREATE FUNCTION mip.commit_one_phase(request text, result text, key text DEFAULT NULL) RETURNS SETOF mip.instance
 	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'mip_commit_one_phase';
-COMMENT ON FUNCTION mip.commit_one_phase(text, text) IS
+COMMENT ON FUNCTION mip.commit_one_phase(text, text, text) IS
 	'commits a MIP transaction that has this site only; returns the MIPT';
 
 CREATE FUNCTION mip.commit(xid text, xinst bigint) RETURNS SETOF mip.instance
@@ -145,7 +145,7 @@ COMMENT ON FUNCTION mip.acknowledge(text) IS
 CREATE FUNCTION mip.expire() RETURNS bigint
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_expire';
 COMMENT ON FUNCTION mip.expire() IS
-	'removes families older than mip.retention; returns how many, call it until that is 0';
+	'removes families older than mip.retention, or mip.retention_timeless; returns how many, call it until that is 0';
 REVOKE ALL ON FUNCTION mip.expire() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION mip.expire() TO pg_database_owner;
 

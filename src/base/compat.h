@@ -68,6 +68,20 @@ typedef RelFileNode MipFileLocator;
 #define lappend_xid(list, xid) lappend_oid(list, xid)
 #endif
 
+/* A process's locks in one partition of the lock table: the one after `lock`, or after NULL. */
+#if PG_VERSION_NUM >= 160000
+#define MIP_LOCKS_EMPTY(list) dlist_is_empty(list)
+#define MIP_NEXT_LOCK(list, lock) \
+	(dlist_has_next(list, (lock) ? &(lock)->procLink : &(list)->head) ? \
+	 dlist_container(PROCLOCK, procLink, \
+					 dlist_next_node(list, (lock) ? &(lock)->procLink : &(list)->head)) : NULL)
+#else
+#define MIP_LOCKS_EMPTY(list) SHMQueueEmpty(list)
+#define MIP_NEXT_LOCK(list, lock) \
+	((PROCLOCK *) SHMQueueNext(list, (lock) ? &(lock)->procLink : (list), \
+							   offsetof(PROCLOCK, procLink)))
+#endif
+
 /* What tuple_update tells the executor about indexes. */
 #if PG_VERSION_NUM >= 160000
 #define MipUpdateIndexes TU_UpdateIndexes

@@ -11,8 +11,10 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
-#include "family.h"
 #include "miscadmin.h"
+
+#include "base/gid.h"
+#include "base/mip.h"
 
 static void
 format_gid(char *gid, Oid dbid, const char *xid, int64 xinst)

@@ -7,7 +7,12 @@
  */
 #include "postgres.h"
 
-#include "locks.h"
+#include "catalog/pg_largeobject.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+
+#include "base/compat.h"
+#include "base/locks.h"
 
 bool
 mip_same_lock(const LockInstanceData *a, const LockInstanceData *b)
@@ -78,4 +83,54 @@ mip_lock_blocks(const LockData *locks, const LockInstanceData *entry,
 		return true;
 	return DoLockModesConflict(entry->waitLockMode, wait->waitLockMode) &&
 		waits_in_front(locks, entry, wait);
+}
+
+/*
+ * Is it on a table or another object, and stronger than those of writes? Large
+ * objects are left to whoever uses them: who deletes one locks it, as he does
+ * its rows.
+ */
+static LOCKMODE
+strong_mode(const PROCLOCK *held)
+{
+	const LOCKTAG *tag = &held->tag.myLock->tag;
+
+	if (tag->locktag_type != LOCKTAG_RELATION &&
+		(tag->locktag_type != LOCKTAG_OBJECT ||
+		 tag->locktag_field2 == LargeObjectRelationId))
+		return NoLock;
+	for (LOCKMODE mode = MaxLockMode; mode > RowExclusiveLock; mode--)
+	{
+		if (held->holdMask & LOCKBIT_ON(mode))
+			return mode;
+	}
+	return NoLock;
+}
+
+/*
+ * Weaker locks on tables need not be in the lock table, and others may put them
+ * there at any time; but what this looks for we have put there ourselves.
+ */
+LOCKMODE
+mip_own_strong_lock(LOCKTAG *tag)
+{
+	LOCKMODE	mode = NoLock;
+
+	for (int i = 0; i < NUM_LOCK_PARTITIONS && mode == NoLock; i++)
+	{
+		LWLock	   *partition = LockHashPartitionLockByIndex(i);
+		PROCLOCK   *held = NULL;
+
+		if (MIP_LOCKS_EMPTY(&MyProc->myProcLocks[i]))
+			continue;
+		LWLockAcquire(partition, LW_SHARED);
+		while (mode == NoLock &&
+			   (held = MIP_NEXT_LOCK(&MyProc->myProcLocks[i], held)) != NULL)
+		{
+			mode = strong_mode(held);
+			*tag = held->tag.myLock->tag;
+		}
+		LWLockRelease(partition);
+	}
+	return mode;
 }

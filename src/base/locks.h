@@ -8,7 +8,6 @@
 #ifndef MIP_LOCKS_H
 #define MIP_LOCKS_H
 
-#include "pg_mip.h"
 #include "storage/lock.h"
 
 extern bool mip_same_lock(const LockInstanceData *a, const LockInstanceData *b);
@@ -21,5 +20,12 @@ extern TransactionId mip_lock_prepared(const LockData *locks,
 /* Does `wait` have to wait for `entry`, of the same lock? */
 extern bool mip_lock_blocks(const LockData *locks, const LockInstanceData *entry,
 							const LockInstanceData *wait);
+
+/*
+ * Has this backend a lock on a table or another object that keeps a sibling
+ * waiting that wants the same? Its mode, and what it is on, or NoLock. Takes
+ * the lock table's lightweight locks.
+ */
+extern LOCKMODE mip_own_strong_lock(LOCKTAG *tag);
 
 #endif							/* MIP_LOCKS_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * pg_mip.h
+ * mip.h
  *	  What every part of the extension shares: its words, limits, errors.
  *
  * Words (docs/glossary.md has them for users):
@@ -16,13 +16,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PG_MIP_H
-#define PG_MIP_H
-
-#include "postgres.h"
-
-#include "access/tableam.h"
-#include "compat.h"
+#ifndef MIP_H
+#define MIP_H
 
 /* Longest XID in bytes; a gid (199 bytes at most) has to hold it too. */
 #define MIP_XID_MAX		128
@@ -43,17 +38,4 @@
 #define ERRCODE_MIP_NOT_USABLE	MAKE_SQLSTATE('M','P','0','0','6')
 #define ERRCODE_MIP_EXPIRED		MAKE_SQLSTATE('M','P','0','0','7')
 
-/* pg_mip.c */
-extern char *mip_site_name;
-extern void mip_require_preload(void);
-
-/* stop.c: for tests, a point between two steps */
-extern void mip_stop_init(void);
-extern void mip_stop_point(const char *name);
-
-/* tableam.c */
-extern const TableAmRoutine *mip_heap(void);
-extern const TableAmRoutine *mip_table_am(void);
-extern bool mip_relation_is_mip(Relation rel);
-
-#endif							/* PG_MIP_H */
+#endif							/* MIP_H */

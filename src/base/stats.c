@@ -10,14 +10,17 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "registry.h"
-#include "stats.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
 #include "storage/shmem.h"
+
+#include "base/preload.h"
+#include "base/stats.h"
 
 MipStats   *mip_my_stats;
 
-/* Entries are taken and freed under the registry's lock. */
 static MipStats *databases;
+static LWLock *lock;			/* entries are taken and freed under it */
 
 PG_FUNCTION_INFO_V1(mip_stats);
 PG_FUNCTION_INFO_V1(mip_stats_reset);
@@ -32,6 +35,7 @@ void
 mip_stats_shmem_request(void)
 {
 	RequestAddinShmemSpace(size());
+	RequestNamedLWLockTranche("pg_mip_stats", 1);
 }
 
 void
@@ -39,6 +43,7 @@ mip_stats_shmem_startup(void)
 {
 	bool		found;
 
+	lock = &GetNamedLWLockTranche("pg_mip_stats")->lock;
 	databases = ShmemInitStruct("pg_mip counters", size(), &found);
 	if (found)
 		return;
@@ -66,7 +71,7 @@ mip_stats_attach(void)
 
 	if (databases == NULL || !OidIsValid(MyDatabaseId))
 		return NULL;
-	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MIP_STATS_DATABASES && mip_my_stats == NULL; i++)
 	{
 		if (databases[i].dbid == MyDatabaseId)
@@ -80,7 +85,7 @@ mip_stats_attach(void)
 		unused->dbid = MyDatabaseId;
 		mip_my_stats = unused;
 	}
-	LWLockRelease(mip_registry->lock);
+	LWLockRelease(lock);
 	return mip_my_stats;
 }
 
@@ -90,10 +95,10 @@ mip_stats_databases(void)
 	Oid			found[MIP_STATS_DATABASES];
 	List	   *result = NIL;
 
-	LWLockAcquire(mip_registry->lock, LW_SHARED);
+	LWLockAcquire(lock, LW_SHARED);
 	for (int i = 0; i < MIP_STATS_DATABASES; i++)
 		found[i] = databases[i].dbid;
-	LWLockRelease(mip_registry->lock);
+	LWLockRelease(lock);
 	for (int i = 0; i < MIP_STATS_DATABASES; i++)
 	{
 		if (OidIsValid(found[i]))
@@ -105,13 +110,13 @@ mip_stats_databases(void)
 void
 mip_stats_drop(Oid dbid)
 {
-	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MIP_STATS_DATABASES; i++)
 	{
 		if (databases[i].dbid == dbid)
 			databases[i].dbid = InvalidOid;
 	}
-	LWLockRelease(mip_registry->lock);
+	LWLockRelease(lock);
 }
 
 /* One row: the counters in their order, and since when. */

@@ -8,7 +8,7 @@
 #ifndef MIP_STATS_H
 #define MIP_STATS_H
 
-#include "pg_mip.h"
+#include "nodes/pg_list.h"
 #include "port/atomics.h"
 #include "utils/timestamp.h"
 

@@ -15,11 +15,12 @@
  */
 #include "postgres.h"
 
-#include "access/xlog.h"
 #include "miscadmin.h"
-#include "pg_mip.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
+
+#include "base/flush.h"
+#include "base/stop.h"
 
 static char *stop_at;
 static int	passed;				/* how often the point was */
@@ -79,7 +80,7 @@ stop(const char *point)
 		return;
 	}
 	if (strcmp(at.action, "flush") == 0)
-		XLogFlush(GetXLogInsertRecPtr());
+		(void) mip_flush_wal();
 	elog(strcmp(at.action, "error") == 0 ? ERROR : PANIC,
 		 "pg_mip: stopped at \"%s\"", point);
 }

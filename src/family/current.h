@@ -1,17 +1,19 @@
 /*-------------------------------------------------------------------------
  *
- * instance.h
- *	  The MIP transaction of this backend: begin, and what happens to it at
- *	  prepare, commit and abort.
+ * current.h
+ *	  The instance that this backend is executing.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef MIP_INSTANCE_H
-#define MIP_INSTANCE_H
+#ifndef MIP_CURRENT_H
+#define MIP_CURRENT_H
 
-#include "family.h"
-#include "horizon.h"
 #include "utils/array.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "base/xid.h"
+#include "family/family.h"
 
 /* How the current transaction is about to end. */
 typedef enum MipEnding
@@ -28,6 +30,7 @@ typedef struct MipMine
 	char		xid[MIP_XID_MAX + 4];
 	int64		xinst;
 	ArrayType  *sites;			/* canonical; TopTransactionContext */
+	text	   *key;			/* to be shown by who ends it, or NULL; likewise */
 	MipAge		age;			/* of the request, at mip.begin */
 	CommandId	first_command;	/* still the current one: nothing written */
 	MipEnding	ending;
@@ -47,20 +50,12 @@ mip_in_transaction(void)
 	return mip_mine.inst != NULL;
 }
 
-/*
- * Has this transaction block begun an instance? That is so also once it has
- * failed, until the client has ended the block.
- */
-extern bool mip_in_block(void);
-
 /* May siblings of my instance be alive? One read of shared memory. */
 static inline bool
 mip_have_siblings(void)
 {
 	return mip_mine.family->ninstances > 1;
 }
-
-extern void mip_instance_init(void);
 
 /* Errors out with MP005 if this instance must not go on. Cheap; call it often. */
 pg_noreturn extern void mip_doomed_error(void);
@@ -71,10 +66,11 @@ mip_check_doomed(void)
 		mip_doomed_error();
 }
 
-extern void mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites);
+/*
+ * About a (sub)transaction in progress: is it a living sibling of my instance?
+ * Is it an instance, of any family, that may have an overlay?
+ */
+extern bool mip_xid_is_sibling(TransactionId xid);
+extern bool mip_xid_may_overlay(TransactionId xid);
 
-/* Both return the MIPT (list of MiptEntry) as it will be once ended. */
-extern List *mip_instance_prepare(text *request, text *result);
-extern List *mip_instance_commit_one_phase(text *request, text *result);
-
-#endif							/* MIP_INSTANCE_H */
+#endif							/* MIP_CURRENT_H */

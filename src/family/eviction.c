@@ -10,13 +10,15 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "eviction.h"
 #include "miscadmin.h"
-#include "registry.h"
-#include "stats.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/wait_event.h"
+
+#include "base/stats.h"
+#include "family/eviction.h"
+#include "family/family.h"
+#include "family/family_internal.h"
 
 /*
  * What mip_evict_doomed grants, in milliseconds: to clients that are between

@@ -8,8 +8,6 @@
 #ifndef MIP_EVICTION_H
 #define MIP_EVICTION_H
 
-#include "pg_mip.h"
-
 /* Mark active instances of a family as losers: they must not go on. */
 extern void mip_doom_others(const char *xid, int64 winner);
 extern void mip_doom_one(const char *xid, int64 loser);

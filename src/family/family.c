@@ -15,14 +15,9 @@
  */
 #include "postgres.h"
 
-#include "access/subtrans.h"
 #include "access/twophase.h"
-#include "eviction.h"
 #include "executor/spi.h"
-#include "instance.h"
 #include "miscadmin.h"
-#include "registry.h"
-#include "sites.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/procarray.h"
@@ -30,6 +25,14 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/gid.h"
+#include "base/mip.h"
+#include "base/preload.h"
+#include "family/family.h"
+#include "family/family_internal.h"
+#include "family/sites.h"
 
 MipRegistry *mip_registry;
 static HTAB *families;
@@ -75,7 +78,6 @@ mip_family_shmem_startup(void)
 			ereport(ERROR,
 					(errcode(ERRCODE_INTERNAL_ERROR),
 					 errmsg("could not generate a random seed")));
-		pg_atomic_init_u64(&mip_registry->unflushed, 0);
 		for (int i = mip_registry->nslots - 1; i >= 0; i--)
 		{
 			mip_registry->slots[i].next = mip_registry->free;
@@ -322,19 +324,22 @@ mip_register(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 	return mine;
 }
 
-/* The current transaction's instance is over. */
-void
-mip_unregister(MipInstance *inst)
+/*
+ * The current transaction's instance is over, by a commit in one phase or not.
+ * Was it doomed? Then a cancel may still be on its way: see mip_swallow_cancel.
+ */
+bool
+mip_unregister(MipInstance *inst, bool committed)
 {
 	bool		doomed;
 
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	doomed = inst->doomed;
+	if (committed)
+		inst->family->transitions++;
 	drop_slot(inst);
 	LWLockRelease(mip_registry->lock);
-
-	if (doomed)
-		mip_swallow_cancel();
+	return doomed;
 }
 
 /* The current transaction's instance has just been prepared. */
@@ -502,61 +507,6 @@ mip_family_noted(const char *xid)
 	if (family)
 		family->notes++;
 	LWLockRelease(mip_registry->lock);
-}
-
-static TransactionId
-topmost(TransactionId xid)
-{
-	/* what precedes every snapshot's xmin is not in progress */
-	if (!TransactionIdIsNormal(xid) || TransactionIdPrecedes(xid, TransactionXmin))
-		return InvalidTransactionId;
-	return SubTransGetTopmostTransaction(xid);
-}
-
-/* False outside a MIP transaction. */
-bool
-mip_xid_is_sibling(TransactionId xid)
-{
-	TransactionId top;
-	bool		result = false;
-
-	if (!mip_in_transaction() || !mip_have_siblings())
-		return false;
-	top = topmost(xid);
-	LWLockAcquire(mip_registry->lock, LW_SHARED);
-	for (int slot = mip_mine.family->first; slot >= 0;
-		 slot = mip_registry->slots[slot].next)
-	{
-		MipInstance *inst = &mip_registry->slots[slot];
-
-		if (inst != mip_mine.inst && TransactionIdEquals(inst->xid, top))
-			result = true;
-	}
-	LWLockRelease(mip_registry->lock);
-	return result;
-}
-
-bool
-mip_xid_may_overlay(TransactionId xid)
-{
-	TransactionId top = topmost(xid);
-	bool		result = false;
-
-	if (mip_registry == NULL)
-		return false;
-	/* nobody has asked yet what was prepared before the server started */
-	if (!mip_registry->rebuilt && TransactionIdIsValid(top) &&
-		BackendXidGetPid(top) == 0)
-		return true;
-	LWLockAcquire(mip_registry->lock, LW_SHARED);
-	for (int slot = 0; slot < mip_registry->nslots && !result; slot++)
-	{
-		MipInstance *inst = &mip_registry->slots[slot];
-
-		result = inst->family && inst->overlay && TransactionIdEquals(inst->xid, top);
-	}
-	LWLockRelease(mip_registry->lock);
-	return result;
 }
 
 List *

@@ -12,9 +12,10 @@
 
 #include "access/transam.h"
 #include "access/xact.h"
-#include "pg_mip.h"
 #include "utils/array.h"
 #include "utils/dsa.h"
+
+#include "base/mip.h"
 
 /* Key of a family; padded with zeros, compared as bytes. */
 typedef struct MipFamilyKey
@@ -69,30 +70,13 @@ typedef struct MipInstance
 extern void mip_family_shmem_request(void);
 extern void mip_family_shmem_startup(void);
 
-/*
- * The family lock: a heavyweight lock on (database, XID). Shared for a
- * consistent reading of the MIPT, exclusive for each transition.
- *
- * mip_family_lock takes it for the current transaction (use mipt_lock where the
- * family may be another role's), mip_family_unlock gives back the one that was
- * taken last. An instance that ends must not leave it with the prepared
- * transaction, so it takes it for the session; only one can be held so. The
- * transaction callbacks in instance.c release all of them on every path, and
- * so does guard.c before an error is reported.
- */
-extern void mip_family_lock(const char *xid, LOCKMODE mode);
-extern bool mip_family_lock_if_free(const char *xid, LOCKMODE mode);
-extern void mip_family_unlock(void);
-extern void mip_family_lock_ending(const char *xid);
-extern void mip_family_unlock_all(void);
-
 /* For who has called `function`; refused without the library, and on a standby. */
 extern void mip_registry_ensure(const char *function);
 
 /* Enters and leaves; see the definitions for the refusals. */
 extern MipInstance *mip_register(const char *xid, int64 xinst, Oid owner,
 								 ArrayType *sites);
-extern void mip_unregister(MipInstance *inst);
+extern bool mip_unregister(MipInstance *inst, bool committed);
 extern void mip_mark_prepared(MipInstance *inst);
 
 /* Copies of the living instances of a family (caller: family lock, or a hint). */
@@ -135,13 +119,6 @@ extern void mip_family_transition(const char *xid, int64 forget_xinst);
 /* Counts a note, after it has been made. */
 extern void mip_family_noted(const char *xid);
 
-/*
- * About a (sub)transaction in progress: is it a living sibling of my instance?
- * Is it an instance, of any family, that may have an overlay?
- */
-extern bool mip_xid_is_sibling(TransactionId xid);
-extern bool mip_xid_may_overlay(TransactionId xid);
-
 /* An active instance that has siblings; deadlock.c looks after it. */
 typedef struct MipWaiter
 {
@@ -150,10 +127,5 @@ typedef struct MipWaiter
 	List	   *active;			/* pids of active siblings */
 } MipWaiter;
 extern List *mip_waiters(void);
-
-/* gid of an instance's prepared transaction */
-extern void mip_gid(char *gid, const char *xid, int64 xinst);
-extern bool mip_gid_parse(const char *gid, Oid *dbid, char *xid, int64 *xinst);
-extern bool mip_gid_is_mip(const char *gid);
 
 #endif							/* MIP_FAMILY_H */

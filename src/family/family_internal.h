@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * registry.h
+ * family_internal.h
  *	  The registry's memory, for the files that work on it.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef MIP_REGISTRY_H
-#define MIP_REGISTRY_H
+#ifndef MIP_FAMILY_INTERNAL_H
+#define MIP_FAMILY_INTERNAL_H
 
-#include "family.h"
-#include "port/atomics.h"
 #include "storage/lwlock.h"
 #include "utils/hsearch.h"
+
+#include "family/family.h"
 
 #define MIP_SEED_LENGTH 32
 
@@ -20,11 +20,11 @@ typedef struct MipRegistry
 	LWLock	   *lock;
 	uint8		seed[MIP_SEED_LENGTH];	/* secret: of the family locks' tags */
 	bool		rebuilt;		/* prepared instances found after start-up? */
+	bool		pushed;			/* has the worker that the launcher waits for sent it? */
 	uint32		next_family_id;
 	int			free;			/* first free slot, or -1 */
 	volatile int deadlock_victim;	/* pid, or 0 */
 	TimestampTz victim_since;	/* the deadlock detector's own */
-	pg_atomic_uint64 unflushed; /* see mip_note_unflushed */
 	int			nslots;
 	MipInstance slots[FLEXIBLE_ARRAY_MEMBER];
 } MipRegistry;
@@ -34,4 +34,4 @@ extern MipRegistry *mip_registry;
 /* Finds a family of this cluster, or makes it (registry lock held exclusively). */
 extern MipFamily *mip_find_family(Oid dbid, const char *xid, HASHACTION action);
 
-#endif							/* MIP_REGISTRY_H */
+#endif							/* MIP_FAMILY_INTERNAL_H */

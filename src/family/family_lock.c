@@ -18,10 +18,14 @@
 #include "common/cryptohash.h"
 #include "common/sha2.h"
 #include "miscadmin.h"
-#include "registry.h"
 #include "storage/lock.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "family/family_internal.h"
+#include "family/family_lock.h"
 
 static bool ending_locked;
 static LOCKTAG ending_tag;
@@ -69,7 +73,7 @@ family_tag(const char *xid)
 		last_hash = keyed_hash(xid);
 		strlcpy(last_xid, xid, sizeof(last_xid));
 	}
-	/* offsets of tuples (see sibling.c) end far below 0xFFFF */
+	/* offsets of tuples (see claim.c) end far below 0xFFFF */
 	tag.locktag_field1 = MyDatabaseId;
 	tag.locktag_field2 = (uint32) (last_hash >> 32);
 	tag.locktag_field3 = (uint32) last_hash;

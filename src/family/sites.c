@@ -9,11 +9,26 @@
 
 #include "catalog/pg_type_d.h"
 #include "common/hashfn.h"
-#include "sites.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "family/sites.h"
+
+static char *site_name;
+
+void
+mip_sites_init(void)
+{
+	DefineCustomStringVariable("mip.site_name",
+							   "Name of this database as a site.",
+							   "If set, mip.begin refuses a set of sites that does not contain it.",
+							   &site_name, "", PGC_SUSET, 0, NULL, NULL, NULL);
+}
 
 static int
 compare_names(const void *a, const void *b)
@@ -30,7 +45,7 @@ mip_sites_canonical(ArrayType *sites)
 	char	  **names;
 	Datum	   *unique;
 	int			kept = 0;
-	bool		named = mip_site_name == NULL || mip_site_name[0] == '\0';
+	bool		named = site_name == NULL || site_name[0] == '\0';
 
 	if (VARSIZE(sites) > MIP_SITES_MAX)
 		ereport(ERROR,
@@ -57,14 +72,14 @@ mip_sites_canonical(ArrayType *sites)
 		if (i > 0 && strcmp(names[i], names[i - 1]) == 0)
 			continue;
 		unique[kept++] = CStringGetTextDatum(names[i]);
-		if (!named && strcmp(names[i], mip_site_name) == 0)
+		if (!named && strcmp(names[i], site_name) == 0)
 			named = true;
 	}
 	if (kept > 0 && !named)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("the set of sites does not name this database"),
-				 errdetail("This database is site \"%s\" (mip.site_name).", mip_site_name),
+				 errdetail("This database is site \"%s\" (mip.site_name).", site_name),
 				 errhint("Check which database the coordinator is connected to.")));
 	return mip_construct_text_array(unique, kept);
 }

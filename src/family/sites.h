@@ -8,9 +8,10 @@
 #ifndef MIP_SITES_H
 #define MIP_SITES_H
 
-#include "pg_mip.h"
 #include "utils/array.h"
 #include "utils/dsa.h"
+
+extern void mip_sites_init(void);
 
 /*
  * Sorts, drops duplicates; refuses NULLs, empty names and, where

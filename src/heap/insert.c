@@ -20,14 +20,15 @@
 #include "access/xact.h"
 #include "access/xloginsert.h"
 #include "catalog/catalog.h"
-#include "compat.h"
-#include "insert.h"
-#include "logical.h"
-#include "map.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
-#include "wal.h"
+
+#include "base/compat.h"
+#include "heap/insert.h"
+#include "heap/logical.h"
+#include "heap/map.h"
+#include "heap/wal.h"
 
 /* As heap_update prepares a new version; returns `tuple` or a toasted copy. */
 static HeapTuple

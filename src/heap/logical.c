@@ -24,14 +24,15 @@
 #include "access/heaptoast.h"
 #include "access/xact.h"
 #include "access/xloginsert.h"
-#include "compat.h"
-#include "logical.h"
-#include "map.h"
 #include "storage/bufmgr.h"
 #include "storage/fsm_internals.h"
 #include "utils/datum.h"
-#include "version.h"
-#include "wal.h"
+
+#include "base/compat.h"
+#include "heap/logical.h"
+#include "heap/map.h"
+#include "heap/version.h"
+#include "heap/wal.h"
 
 /* ---- the stub ---- */
 

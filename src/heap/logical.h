@@ -8,7 +8,7 @@
 #ifndef MIP_LOGICAL_H
 #define MIP_LOGICAL_H
 
-#include "map.h"
+#include "heap/map.h"
 
 /*
  * For relations that are logically logged, under a claim, when the transaction

@@ -38,13 +38,14 @@
 #include "postgres.h"
 
 #include "catalog/pg_subscription.h"
-#include "compat.h"
-#include "family.h"
-#include "logical.h"
 #include "replication/decode.h"
 #include "replication/logical.h"
 #include "replication/pgoutput.h"
 #include "replication/reorderbuffer.h"
+
+#include "base/compat.h"
+#include "base/gid.h"
+#include "heap/logical.h"
 
 /* Of the output plugin in use; a process decodes for one at a time. */
 static LogicalDecodeFilterPrepareCB plugin_filter;

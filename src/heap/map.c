@@ -13,9 +13,10 @@
 
 #include "access/visibilitymap.h"
 #include "access/xloginsert.h"
-#include "compat.h"
-#include "map.h"
 #include "storage/bufmgr.h"
+
+#include "base/compat.h"
+#include "heap/map.h"
 
 MipMapChange
 mip_map_begin(Buffer heap, Buffer vmbuffer)

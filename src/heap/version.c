@@ -14,8 +14,9 @@
 #include "access/xact.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
-#include "version.h"
-#include "wal.h"
+
+#include "heap/version.h"
+#include "heap/wal.h"
 
 static const LockTupleMode status_modes[] = {
 	[MultiXactStatusForKeyShare] = LockTupleKeyShare,
@@ -200,9 +201,16 @@ mip_pin_version(Relation rel, ItemPointer tid)
 	BlockNumber block = ItemPointerGetBlockNumber(tid);
 	ItemId		lp;
 
-	visibilitymap_pin(rel, block, &pinned.vmbuffer);
 	pinned.buffer = ReadBuffer(rel, block);
 	LockBuffer(pinned.buffer, BUFFER_LOCK_EXCLUSIVE);
+	/* as heap: only for bits to clear (a map may have to be made, on a full disk), unlocked */
+	while (PageIsAllVisible(BufferGetPage(pinned.buffer)) &&
+		   !visibilitymap_pin_ok(block, pinned.vmbuffer))
+	{
+		LockBuffer(pinned.buffer, BUFFER_LOCK_UNLOCK);
+		visibilitymap_pin(rel, block, &pinned.vmbuffer);
+		LockBuffer(pinned.buffer, BUFFER_LOCK_EXCLUSIVE);
+	}
 	lp = find_version(pinned.buffer, tid);
 	if (lp == NULL)
 		elog(ERROR, "pg_mip: version (%u,%u) in table \"%s\" does not exist",
@@ -215,7 +223,8 @@ void
 mip_unpin_version(MipPinned *pinned)
 {
 	UnlockReleaseBuffer(pinned->buffer);
-	ReleaseBuffer(pinned->vmbuffer);
+	if (BufferIsValid(pinned->vmbuffer))
+		ReleaseBuffer(pinned->vmbuffer);
 }
 
 /* The infomask bits of a multixact of these members. */

@@ -15,7 +15,8 @@
 #include "nodes/lockoptions.h"
 #include "storage/buf.h"
 #include "utils/rel.h"
-#include "wal.h"
+
+#include "heap/wal.h"
 
 /* Who made a version, who locks or updates it, and which one comes next. */
 typedef struct MipHeader
@@ -27,7 +28,10 @@ typedef struct MipHeader
 	uint16		infomask2;
 } MipHeader;
 
-/* A version under the exclusive buffer lock, with its map page pinned. */
+/*
+ * A version under the exclusive buffer lock, with its map page pinned if there
+ * are bits to clear.
+ */
 typedef struct MipPinned
 {
 	Buffer		buffer;

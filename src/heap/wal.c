@@ -16,12 +16,15 @@
 #include "access/xlog_internal.h"
 #include "access/xloginsert.h"
 #include "access/xlogutils.h"
-#include "logical.h"
-#include "map.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/relcache.h"
-#include "wal.h"
+
+#include "base/compat.h"
+#include "base/preload.h"
+#include "heap/logical.h"
+#include "heap/map.h"
+#include "heap/wal.h"
 
 /* The visibility map's page in XLOG_MIP_SET_XMAX, if it has changed. */
 #define MAP_BLOCK	1

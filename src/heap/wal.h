@@ -13,7 +13,6 @@
 
 #include "access/heapam_xlog.h"
 #include "access/htup_details.h"
-#include "pg_mip.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 

@@ -11,6 +11,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
@@ -20,17 +21,22 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "commands/defrem.h"
+#include "commands/event_trigger.h"
 #include "commands/tablecmds.h"
 #include "fmgr.h"
-#include "guard.h"
-#include "instance.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "base/preload.h"
+#include "family/current.h"
 
 PG_FUNCTION_INFO_V1(mip_enable);
 PG_FUNCTION_INFO_V1(mip_disable);
@@ -70,6 +76,22 @@ check_may_switch(Relation rel)
 	CheckTableNotInUse(rel, "change the access method of");
 }
 
+/* ALTER TABLE ... SET ACCESS METHOD */
+static Node *
+alter_table(Oid relid, Oid am)
+{
+	AlterTableStmt *stmt = makeNode(AlterTableStmt);
+	AlterTableCmd *cmd = makeNode(AlterTableCmd);
+
+	cmd->subtype = AT_SetAccessMethod;
+	cmd->name = get_am_name(am);
+	stmt->relation = makeRangeVar(get_namespace_name(get_rel_namespace(relid)),
+								  get_rel_name(relid), -1);
+	stmt->cmds = list_make1(cmd);
+	stmt->objtype = OBJECT_TABLE;
+	return (Node *) stmt;
+}
+
 static void
 set_access_method(Relation rel, Oid am)
 {
@@ -77,6 +99,7 @@ set_access_method(Relation rel, Oid am)
 	Relation	pg_class = table_open(RelationRelationId, RowExclusiveLock);
 	HeapTuple	tup = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(relid));
 	Form_pg_class form;
+	ObjectAddress table = {RelationRelationId, relid, 0};
 
 	if (!HeapTupleIsValid(tup))
 		elog(ERROR, "cache lookup failed for relation %u", relid);
@@ -88,7 +111,6 @@ set_access_method(Relation rel, Oid am)
 										   AccessMethodRelationId, form->relam);
 	else
 	{
-		ObjectAddress table = {RelationRelationId, relid, 0};
 		ObjectAddress method = {AccessMethodRelationId, am, 0};
 
 		recordDependencyOn(&table, &method, DEPENDENCY_NORMAL);
@@ -96,6 +118,7 @@ set_access_method(Relation rel, Oid am)
 	form->relam = am;
 	CatalogTupleUpdate(pg_class, &tup->t_self, tup);
 	InvokeObjectPostAlterHook(RelationRelationId, relid, 0);
+	EventTriggerCollectSimpleCommand(table, InvalidObjectAddress, alter_table(relid, am));
 	heap_freetuple(tup);
 	table_close(pg_class, RowExclusiveLock);
 	CacheInvalidateRelcacheByRelid(relid);
@@ -132,6 +155,35 @@ switch_tables(Oid relid, Oid from, Oid to)
 							RelationGetRelationName(rel))));
 		table_close(rel, NoLock);
 	}
+	/* the same statement may call us again, for the same tables */
+	CommandCounterIncrement();
+}
+
+/*
+ * Event triggers are told what ALTER TABLE ... SET ACCESS METHOD tells them, but
+ * for table_rewrite.
+ */
+static void
+switch_as_command(Oid relid, Oid from, Oid to)
+{
+	bool		told;
+	Node	   *stmt;
+
+	check_kind(relid);
+	stmt = alter_table(relid, to);
+	told = EventTriggerBeginCompleteQuery();
+	PG_TRY();
+	{
+		EventTriggerDDLCommandStart(stmt);
+		switch_tables(relid, from, to);
+		EventTriggerDDLCommandEnd(stmt);
+	}
+	PG_FINALLY();
+	{
+		if (told)
+			EventTriggerEndCompleteQuery();
+	}
+	PG_END_TRY();
 }
 
 static void
@@ -149,7 +201,7 @@ Datum
 mip_enable(PG_FUNCTION_ARGS)
 {
 	check_may_call("mip.enable");
-	switch_tables(PG_GETARG_OID(0), HEAP_TABLE_AM_OID, get_table_am_oid("mip", false));
+	switch_as_command(PG_GETARG_OID(0), HEAP_TABLE_AM_OID, get_table_am_oid("mip", false));
 	PG_RETURN_VOID();
 }
 
@@ -157,6 +209,6 @@ Datum
 mip_disable(PG_FUNCTION_ARGS)
 {
 	check_may_call("mip.disable");
-	switch_tables(PG_GETARG_OID(0), get_table_am_oid("mip", false), HEAP_TABLE_AM_OID);
+	switch_as_command(PG_GETARG_OID(0), get_table_am_oid("mip", false), HEAP_TABLE_AM_OID);
 	PG_RETURN_VOID();
 }

@@ -10,22 +10,29 @@
 
 #include "access/detoast.h"
 #include "access/xact.h"
-#include "books.h"
 #include "catalog/pg_enum.h"
 #include "commands/trigger.h"
-#include "commit.h"
-#include "durable.h"
-#include "expiry.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "guard.h"
-#include "mipt.h"
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
-#include "sites.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
+
+#include "base/mip.h"
+#include "base/preload.h"
+#include "family/family.h"
+#include "family/family_lock.h"
+#include "family/sites.h"
+#include "mipt/books.h"
+#include "mipt/durable.h"
+#include "mipt/expiry.h"
+#include "mipt/horizon.h"
+#include "mipt/mipt.h"
+#include "transam/commit.h"
+#include "transam/instance.h"
+#include "transam/statement.h"
 
 PG_FUNCTION_INFO_V1(mip_begin);
 PG_FUNCTION_INFO_V1(mip_prepare);
@@ -164,13 +171,13 @@ mip_begin(PG_FUNCTION_ARGS)
 	int64		xinst = xinst_argument(fcinfo);
 
 	mip_require_preload();
-	mip_require_top_level("mip.begin");
+	mip_require_top_level(fcinfo, "mip.begin");
 	if (!IsTransactionBlock())
 		ereport(ERROR,
 				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 				 errmsg("mip.begin needs a transaction block"),
 				 errhint("Send BEGIN first.")));
-	mip_instance_begin(xid, xinst, sites_argument(fcinfo));
+	mip_instance_begin(xid, xinst, sites_argument(fcinfo), text_argument(fcinfo, 3, "key"));
 	PG_RETURN_VOID();
 }
 
@@ -178,30 +185,32 @@ Datum
 mip_prepare(PG_FUNCTION_ARGS)
 {
 	mip_require_preload();
-	mip_require_top_level("mip.prepare");
+	mip_require_top_level(fcinfo, "mip.prepare");
 	InitMaterializedSRF(fcinfo, 0);
 	return return_entries(fcinfo, mip_instance_prepare(text_argument(fcinfo, 0, "request"),
-													   text_argument(fcinfo, 1, "result")));
+													   text_argument(fcinfo, 1, "result"),
+													   text_argument(fcinfo, 2, "key")));
 }
 
 Datum
 mip_commit_one_phase(PG_FUNCTION_ARGS)
 {
 	mip_require_preload();
-	mip_require_top_level("mip.commit_one_phase");
+	mip_require_top_level(fcinfo, "mip.commit_one_phase");
 	InitMaterializedSRF(fcinfo, 0);
 	return return_entries(fcinfo, mip_instance_commit_one_phase(text_argument(fcinfo, 0, "request"),
-																text_argument(fcinfo, 1, "result")));
+																text_argument(fcinfo, 1, "result"),
+																text_argument(fcinfo, 2, "key")));
 }
 
 /* ---- functions that work from any session ---- */
 
 /* Each effect is durable at once, so there must be nothing to roll back. */
 static void
-require_no_block(const char *function)
+require_no_block(FunctionCallInfo fcinfo, const char *function)
 {
 	mip_registry_ensure(function);
-	mip_require_top_level(function);
+	mip_require_top_level(fcinfo, function);
 	PreventInTransactionBlock(true, function);
 	mip_begin_books(function);
 }
@@ -212,7 +221,7 @@ mip_commit(PG_FUNCTION_ARGS)
 	char	   *xid = xid_argument(fcinfo);
 	int64		xinst = xinst_argument(fcinfo);
 
-	require_no_block("mip.commit");
+	require_no_block(fcinfo, "mip.commit");
 	InitMaterializedSRF(fcinfo, 0);
 	return return_entries(fcinfo, mip_family_commit(xid, xinst));
 }
@@ -223,7 +232,7 @@ mip_rollback(PG_FUNCTION_ARGS)
 	char	   *xid = xid_argument(fcinfo);
 	int64		xinst = xinst_argument(fcinfo);
 
-	require_no_block("mip.rollback");
+	require_no_block(fcinfo, "mip.rollback");
 	InitMaterializedSRF(fcinfo, 0);
 	return return_entries(fcinfo, mip_family_rollback(xid, xinst));
 }
@@ -236,7 +245,7 @@ mip_refuse(PG_FUNCTION_ARGS)
 	ArrayType  *sites = sites_argument(fcinfo);
 
 	PreventCommandIfReadOnly("mip.refuse");
-	require_no_block("mip.refuse");
+	require_no_block(fcinfo, "mip.refuse");
 	mip_require_whole("mip.refuse");
 	PG_RETURN_BOOL(mip_family_refuse(xid, xinst, sites));
 }
@@ -262,7 +271,7 @@ mip_forget(PG_FUNCTION_ARGS)
 	char	   *xid = xid_argument(fcinfo);
 
 	PreventCommandIfReadOnly("mip.forget");
-	require_no_block("mip.forget");
+	require_no_block(fcinfo, "mip.forget");
 	mip_require_whole("mip.forget");
 	PG_RETURN_INT32(mip_family_forget(xid));
 }
@@ -273,7 +282,7 @@ mip_acknowledge(PG_FUNCTION_ARGS)
 	char	   *xid = xid_argument(fcinfo);
 
 	PreventCommandIfReadOnly("mip.acknowledge");
-	require_no_block("mip.acknowledge");
+	require_no_block(fcinfo, "mip.acknowledge");
 	mip_family_acknowledge(xid);
 	PG_RETURN_VOID();
 }
@@ -284,7 +293,7 @@ mip_expire(PG_FUNCTION_ARGS)
 	int64		expired;
 
 	PreventCommandIfReadOnly("mip.expire");
-	require_no_block("mip.expire");
+	require_no_block(fcinfo, "mip.expire");
 	expired = mip_expire_families();
 	(void) mip_empty_kept_links();
 	PG_RETURN_INT64(expired);

@@ -4,12 +4,12 @@
  *	  What a MIP transaction may execute.
  *
  * Refused are statements whose locks would make siblings wait for each other
- * (DDL, LOCK TABLE, TRUNCATE), writes to tables that have not opted in, and
- * whatever follows mip.prepare in the same message, which would silently
- * become part of the prepared transaction, or follows a ROLLBACK, which would
- * take effect without the instance. mip.begin refuses transactions that have
- * done before what an instance may not. Raw two-phase statements on instances
- * are refused everywhere: they would skip the hand-over.
+ * (DDL, LOCK TABLE, TRUNCATE), functions that keep such locks, writes to tables
+ * that have not opted in, and whatever follows mip.prepare in the same message,
+ * which would silently become part of the prepared transaction, or follows a
+ * ROLLBACK, which would take effect without the instance. mip.begin refuses
+ * transactions that have done before what an instance may not. Raw two-phase
+ * statements on instances are refused everywhere: they would skip the hand-over.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,110 +18,38 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_inherits.h"
-#include "deadlock.h"
-#include "eviction.h"
 #include "executor/executor.h"
-#include "executor/spi.h"
-#include "guard.h"
-#include "mipt.h"
 #include "miscadmin.h"
-#include "plans.h"
-#include "stats.h"
-#include "tcop/pquery.h"
-#include "tcop/tcopprot.h"
-#include "tcop/utility.h"
 #include "parser/parser.h"
 #include "parser/parsetree.h"
+#include "tcop/pquery.h"
+#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+
+#include "base/compat.h"
+#include "base/gid.h"
+#include "base/mip.h"
+#include "base/stats.h"
+#include "base/xid.h"
+#include "family/current.h"
+#include "family/eviction.h"
+#include "family/family_lock.h"
+#include "mipt/horizon.h"
+#include "mipt/mipt.h"
+#include "tableam/am.h"
+#include "tableam/plans.h"
+#include "transam/instance.h"
+#include "transam/session.h"
+#include "transam/statement.h"
+#include "workers/deadlock.h"
+#include "interface/guard.h"
 
 static ExecutorStart_hook_type prev_executor_start;
 static ExecutorRun_hook_type prev_executor_run;
 static ExecutorFinish_hook_type prev_executor_finish;
 static ProcessUtility_hook_type prev_process_utility;
-
-/*
- * Nesting of statements. A function that ends the transaction may only be
- * called by a query of the client itself, at depth 1. EXECUTE does not count;
- * other utility statements go one deeper, since what they call by themselves
- * (DO in an expression, CALL for an argument) is inside another statement, too.
- */
-#define QUERY_DEPTH		1
-#define UTILITY_DEPTH	2
-
-static int	depth;
-
-/* EXECUTE opens a portal of its own; this is the client's then. */
-static Portal execute_portal;
-
-static Portal
-client_portal(void)
-{
-	return execute_portal ? execute_portal : ActivePortal;
-}
-
-static bool
-in_trigger(void)
-{
-	return DatumGetInt32(DirectFunctionCall1(pg_trigger_depth, (Datum) 0)) > 0;
-}
-
-/* A transaction that ends reads its cursors WITH HOLD, and stores their rows. */
-static bool storing_cursor;
-
-static bool
-stores_cursor(void)
-{
-	return depth == 0 && ActivePortal != NULL && ActivePortal->holdStore != NULL &&
-		(ActivePortal->cursorOptions & CURSOR_OPT_HOLD) != 0;
-}
-
-/*
- * Deferred triggers run at depth 0, and so do cursors that are being stored, and
- * what is not called by a statement at all: by the protocol's function call, or
- * at login.
- */
-void
-mip_require_top_level(const char *function)
-{
-	if (depth != 1 || in_trigger() || storing_cursor || debug_query_string == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("%s cannot be called from a function or from inside another statement", function),
-				 errhint("Send SELECT * FROM %s(...) as a statement of its own.", function)));
-}
-
-bool
-mip_in_simple_query(Portal portal)
-{
-	return portal && portal->name[0] == '\0' && !portal->visible;
-}
-
-/* Who needs the rows of the running statement to be fetched at once */
-static const char *whole;
-
-/*
- * The extended protocol lets clients fetch rows in parts. Queries are refused
- * if they do (refuse_part), but nobody sees the rows go that a portal stores
- * first.
- */
-void
-mip_require_whole(const char *function)
-{
-	Portal		portal = client_portal();
-
-	if (portal && !mip_in_simple_query(portal) &&
-		(portal->strategy == PORTAL_ONE_RETURNING ||
-		 portal->strategy == PORTAL_ONE_MOD_WITH ||
-		 portal->strategy == PORTAL_UTIL_SELECT))
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("%s cannot be called by EXECUTE or by a statement that changes rows in the extended query protocol",
-						function),
-				 errhint("Send SELECT * FROM %s(...) itself.", function)));
-	whole = function;
-}
 
 /* ---- doomed instances and endings ---- */
 
@@ -160,7 +88,7 @@ static bool
 client_in_ending(void)
 {
 	return mip_in_transaction() && mip_mine.ending != MIP_RUNNING &&
-		ActivePortal != NULL && !in_trigger() && !storing_cursor;
+		ActivePortal != NULL && !mip_in_trigger() && !mip_statement.storing_cursor;
 }
 
 /* What a client sends after an ending would become part of it. */
@@ -186,12 +114,12 @@ check_may_execute(void)
 static void
 enter(int levels)
 {
-	if (depth == 0)
+	if (mip_statement.depth == 0)
 	{
 		(void) mip_is_deadlock_victim();	/* failed outside a statement */
-		whole = NULL;
+		mip_statement.whole = NULL;
 	}
-	depth += levels;
+	mip_statement.depth += levels;
 	if (mip_in_transaction())
 		mip_mine.inst->running = true;
 }
@@ -199,8 +127,8 @@ enter(int levels)
 static void
 leave(int levels)
 {
-	depth -= levels;
-	if (depth > 0 || !mip_in_transaction())
+	mip_statement.depth -= levels;
+	if (mip_statement.depth > 0 || !mip_in_transaction())
 		return;
 	mip_mine.inst->running = false;
 	pg_memory_barrier();
@@ -216,10 +144,10 @@ leave(int levels)
 static void
 leave_by_error(int levels, MemoryContext context)
 {
-	depth -= levels;
+	mip_statement.depth -= levels;
 	/* nobody waits for a client that does not read of it */
 	mip_family_unlock_all();
-	if (depth == 0 && mip_in_transaction() && GetCurrentTransactionNestLevel() > 1)
+	if (mip_statement.depth == 0 && mip_in_transaction() && GetCurrentTransactionNestLevel() > 1)
 		mip_mine.inst->running = false;
 	explain_error(context);
 	PG_RE_THROW();
@@ -339,37 +267,12 @@ check_routed_tables(EState *estate)
 		check_opted_in(((ResultRelInfo *) lfirst(lc))->ri_RelationDesc, "write to");
 }
 
-/* ---- what a transaction has done before mip.begin ---- */
-
-/*
- * Has this transaction run a statement that changes or locks rows? Its XID
- * does not tell of those at other servers, where postgres_fdw commits them
- * before a commit in one phase is refused.
- */
-static bool changed;
-
-/* A utility statement that it has executed, and an instance may not */
-static const char *executed;
-
-void
-mip_require_nothing_done(void)
+/* `levels`: those of the statement that has been executed */
+static void
+check_locks(int levels)
 {
-	if (changed || TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("mip.begin must come before the transaction's first change or row lock")));
-	if (executed)
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("mip.begin must come before any %s", executed),
-				 errdetail("A MIP transaction cannot execute it.")));
-}
-
-void
-mip_guard_at_eoxact(void)
-{
-	changed = false;
-	executed = NULL;
+	if (mip_statement.depth == levels && mip_in_transaction())
+		mip_refuse_strong_locks();
 }
 
 /* ---- executor ---- */
@@ -396,10 +299,11 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 static void
 refuse_part(QueryDesc *desc, uint64 count)
 {
-	if (count > 0 && desc->estate->es_processed >= count && depth == 1 && whole)
+	if (count > 0 && desc->estate->es_processed >= count &&
+		mip_statement.depth == 1 && mip_statement.whole)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("the rows of %s cannot be fetched in parts", whole),
+				 errmsg("the rows of %s cannot be fetched in parts", mip_statement.whole),
 				 errhint("Let the driver fetch all rows of this statement at once (a fetch size of 0).")));
 }
 
@@ -407,7 +311,7 @@ static void
 mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 {
 	MemoryContext context = CurrentMemoryContext;
-	bool		saved = storing_cursor;
+	bool		saved = mip_statement.storing_cursor;
 
 	if (mip_in_transaction())
 	{
@@ -418,9 +322,11 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 			check_written_tables(desc->plannedstmt);
 	}
 	else if (desc->plannedstmt->resultRelations || desc->plannedstmt->rowMarks)
-		changed = true;
-	storing_cursor = saved || stores_cursor();
-	enter(QUERY_DEPTH);
+		mip_statement.changed = true;
+	mip_statement.storing_cursor = saved || mip_stores_cursor();
+	if (mip_statement.depth == 0)
+		mip_statement.query_memory = desc->estate->es_query_cxt;
+	enter(MIP_QUERY_DEPTH);
 	PG_TRY();
 	{
 		if (prev_executor_run)
@@ -428,15 +334,16 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 		else
 			standard_ExecutorRun(MIP_EXECUTOR_RUN_PASS);
 		refuse_part(desc, count);
+		check_locks(MIP_QUERY_DEPTH);
 	}
 	PG_CATCH();
 	{
-		storing_cursor = saved;
-		leave_by_error(QUERY_DEPTH, context);
+		mip_statement.storing_cursor = saved;
+		leave_by_error(MIP_QUERY_DEPTH, context);
 	}
 	PG_END_TRY();
-	storing_cursor = saved;
-	leave(QUERY_DEPTH);
+	mip_statement.storing_cursor = saved;
+	leave(MIP_QUERY_DEPTH);
 }
 
 static void
@@ -444,7 +351,7 @@ mip_ExecutorFinish(QueryDesc *desc)
 {
 	MemoryContext context = CurrentMemoryContext;
 
-	enter(QUERY_DEPTH);
+	enter(MIP_QUERY_DEPTH);
 	PG_TRY();
 	{
 		if (prev_executor_finish)
@@ -453,13 +360,14 @@ mip_ExecutorFinish(QueryDesc *desc)
 			standard_ExecutorFinish(desc);
 		if (mip_in_transaction())
 			check_routed_tables(desc->estate);
+		check_locks(MIP_QUERY_DEPTH);
 	}
 	PG_CATCH();
 	{
-		leave_by_error(QUERY_DEPTH, context);
+		leave_by_error(MIP_QUERY_DEPTH, context);
 	}
 	PG_END_TRY();
-	leave(QUERY_DEPTH);
+	leave(MIP_QUERY_DEPTH);
 }
 
 /* ---- utility statements ---- */
@@ -610,6 +518,13 @@ check_utility(Node *stmt)
 				 errdetail("Instances of one request would wait for each other.")));
 	if (IsA(stmt, CopyStmt))
 		check_copy((CopyStmt *) stmt);
+	if (IsA(stmt, DeclareCursorStmt) &&
+		(((DeclareCursorStmt *) stmt)->options & CURSOR_OPT_HOLD) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("cannot declare a cursor WITH HOLD in a MIP transaction"),
+				 errdetail("It would outlast the transaction, in a session that others use."),
+				 errhint("Read it to its end within the transaction.")));
 }
 
 /* Outside of one. The locks of reads and writes keep no sibling waiting. */
@@ -617,11 +532,11 @@ static void
 note_utility(Node *stmt)
 {
 	if (IsA(stmt, CopyStmt))
-		changed |= ((CopyStmt *) stmt)->is_from;
+		mip_statement.changed |= ((CopyStmt *) stmt)->is_from;
 	else if (IsA(stmt, LockStmt) && ((LockStmt *) stmt)->mode <= RowExclusiveLock)
 		return;
 	else if (!is_harmless(stmt))
-		executed = GetCommandTagName(CreateCommandTag(stmt));
+		mip_statement.executed = GetCommandTagName(CreateCommandTag(stmt));
 }
 
 /* ROLLBACK must work for a doomed instance, too. */
@@ -642,7 +557,7 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	MemoryContext memory = CurrentMemoryContext;
 	Node	   *stmt = pstmt->utilityStmt;
 	bool		nested = !IsA(stmt, ExecuteStmt) && !IsA(stmt, TransactionStmt);
-	Portal		saved = execute_portal;
+	Portal		saved = mip_statement.execute_portal;
 
 	if (IsA(stmt, TransactionStmt))
 		check_transaction_stmt(pstmt, query);
@@ -655,9 +570,9 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		check_utility(explained(stmt));
 	}
 	if (IsA(stmt, ExecuteStmt))
-		execute_portal = ActivePortal;
+		mip_statement.execute_portal = ActivePortal;
 	if (nested)
-		enter(UTILITY_DEPTH);
+		enter(MIP_UTILITY_DEPTH);
 	PG_TRY();
 	{
 		if (prev_process_utility)
@@ -668,18 +583,22 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 									env, dest, qc);
 		if (mip_in_transaction() && IsA(stmt, CopyStmt))
 			check_copy((CopyStmt *) stmt);
+		if (nested)
+			check_locks(MIP_UTILITY_DEPTH);
+		if (mip_in_transaction() && IsA(stmt, PrepareStmt))
+			mip_session_note_prepared(((PrepareStmt *) stmt)->name);
 	}
 	PG_CATCH();
 	{
-		execute_portal = saved;
+		mip_statement.execute_portal = saved;
 		if (nested)
-			leave_by_error(UTILITY_DEPTH, memory);
+			leave_by_error(MIP_UTILITY_DEPTH, memory);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	execute_portal = saved;
+	mip_statement.execute_portal = saved;
 	if (nested)
-		leave(UTILITY_DEPTH);
+		leave(MIP_UTILITY_DEPTH);
 }
 
 void

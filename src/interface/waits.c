@@ -12,10 +12,8 @@
 
 #include "catalog/pg_authid_d.h"
 #include "catalog/pg_type_d.h"
-#include "family.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "locks.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
@@ -23,6 +21,10 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/locks.h"
+#include "family/family.h"
 
 PG_FUNCTION_INFO_V1(mip_waits);
 

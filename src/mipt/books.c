@@ -16,10 +16,15 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "books.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+
+#include "base/mip.h"
+#include "base/stop.h"
+#include "family/family_lock.h"
+#include "mipt/books.h"
+#include "mipt/mipt.h"
 
 typedef struct Book
 {

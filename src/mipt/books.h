@@ -8,8 +8,6 @@
 #ifndef MIP_BOOKS_H
 #define MIP_BOOKS_H
 
-#include "mipt.h"
-
 typedef enum MipBookKind
 {
 	MIP_NOTE,					/* nobody would miss it after a crash */

@@ -22,15 +22,35 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "access/xloginsert.h"
-#include "catalog/pg_control.h"
-#include "durable.h"
 #include "miscadmin.h"
-#include "registry.h"
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
+#include "storage/ipc.h"
 #include "storage/lwlock.h"
+#include "storage/shmem.h"
+
+#include "base/flush.h"
+#include "mipt/durable.h"
+
+/* WAL of commits that are visible may not be flushed up to here. */
+static pg_atomic_uint64 *unflushed;
+
+void
+mip_durable_shmem_request(void)
+{
+	RequestAddinShmemSpace(sizeof(pg_atomic_uint64));
+}
+
+void
+mip_durable_shmem_startup(void)
+{
+	bool		found;
+
+	unflushed = ShmemInitStruct("pg_mip unflushed", sizeof(pg_atomic_uint64), &found);
+	if (!found)
+		pg_atomic_init_u64(unflushed, 0);
+}
 
 static bool
 standbys_are_wanted(void)
@@ -49,27 +69,13 @@ standbys_have(XLogRecPtr lsn)
 	return have;
 }
 
-/* A place behind all that is visible, and nobody else's: so waiters want it. */
-static XLogRecPtr
-log_nothing(void)
-{
-	char		nothing = 0;
-	XLogRecPtr	lsn;
-
-	XLogBeginInsert();
-	XLogRegisterData(&nothing, sizeof(nothing));
-	lsn = XLogInsert(RM_XLOG_ID, XLOG_NOOP);
-	XLogFlush(lsn);
-	return lsn;
-}
-
 void
 mip_note_unflushed(XLogRecPtr lsn)
 {
-	uint64		last = pg_atomic_read_u64(&mip_registry->unflushed);
+	uint64		last = pg_atomic_read_u64(unflushed);
 
 	while (last < lsn &&
-		   !pg_atomic_compare_exchange_u64(&mip_registry->unflushed, &last, lsn))
+		   !pg_atomic_compare_exchange_u64(unflushed, &last, lsn))
 		;
 }
 
@@ -80,11 +86,11 @@ mip_wait_until_durable(void)
 
 	if (RecoveryInProgress())
 		return;
-	XLogFlush(pg_atomic_read_u64(&mip_registry->unflushed));
+	XLogFlush(pg_atomic_read_u64(unflushed));
 	if (!standbys_are_wanted() || standbys_have(GetFlushRecPtr(NULL)))
 		return;
 	CHECK_FOR_INTERRUPTS();
-	mine = log_nothing();
+	mine = mip_flush_wal();	/* waiters want a place that is theirs */
 	HOLD_INTERRUPTS();
 	SyncRepWaitForLSN(mine, true);
 	RESUME_INTERRUPTS();
@@ -106,6 +112,6 @@ mip_wait_until_durable(void)
 void
 mip_make_durable(void)
 {
-	(void) log_nothing();
+	(void) mip_flush_wal();
 	mip_wait_until_durable();
 }

@@ -10,6 +10,9 @@
 
 #include "access/xlogdefs.h"
 
+extern void mip_durable_shmem_request(void);
+extern void mip_durable_shmem_startup(void);
+
 /*
  * A commit whose WAL, up to here, is not flushed is about to become visible;
  * by way of finish.c only. May be called in a critical section.

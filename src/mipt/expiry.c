@@ -9,7 +9,9 @@
  * no other site needs nobody's word.
  *
  * Of an acknowledged family one row stays, without texts; it refuses whatever
- * comes. mip.expire removes it as soon as the horizon does the same.
+ * comes. mip.expire removes it as soon as the horizon does the same. Nothing does
+ * that for XIDs without a time: their rows stay, unless the operator promises, by
+ * mip.retention_timeless, that nobody acts upon them any more after so long.
  *
  * Both write when their transaction commits (books.c), and flush that commit:
  * others may act upon it (at another site) at once.
@@ -21,15 +23,12 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+
 #include "access/genam.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "books.h"
-#include "expiry.h"
-#include "horizon.h"
 #include "miscadmin.h"
-#include "sites.h"
-#include "stats.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -37,6 +36,18 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+
+#include "base/mip.h"
+#include "base/stats.h"
+#include "base/stop.h"
+#include "base/xid.h"
+#include "family/family_lock.h"
+#include "family/sites.h"
+#include "mipt/books.h"
+#include "mipt/catalog.h"
+#include "mipt/expiry.h"
+#include "mipt/horizon.h"
+#include "mipt/mipt.h"
 
 /* ---- acknowledging ---- */
 
@@ -127,21 +138,19 @@ row_sites(const OldRow *row)
 	return isnull ? 0 : mip_sites_count(DatumGetArrayTypeP(sites));
 }
 
-/* Calls back for each row that the index has below `key`, of what column. */
+/* Calls back for the rows that an index has for these keys, with a time or without. */
 static bool
-scan_below(MiptRelation which, int attno, RegProcedure less, Datum key,
+scan_index(MiptRelation which, int nkeys, ScanKey keys,
 		   bool timed, old_row_callback callback, void *arg)
 {
 	Relation	rel = table_open(mipt_relid(MIPT_TABLE), AccessShareLock);
 	Relation	index = index_open(mipt_relid(which), AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyData below;
 	SysScanDesc scan;
 	OldRow		row = {.desc = RelationGetDescr(rel)};
 	bool		more = true;
 
-	ScanKeyInit(&below, attno, BTLessStrategyNumber, less, key);
-	scan = systable_beginscan_ordered(rel, index, snapshot, 1, &below);
+	scan = systable_beginscan_ordered(rel, index, snapshot, nkeys, keys);
 	while (more &&
 		   (row.tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
 	{
@@ -160,32 +169,55 @@ scan_below(MiptRelation which, int attno, RegProcedure less, Datum key,
 	return more;
 }
 
-/*
- * Rows older than so many seconds: by the time of their XID, which sorts like
- * them; or by their own.
- */
+/* Rows older than that by the time of their XID, which sorts like them */
+static bool
+scan_timed(int64 time, old_row_callback callback, void *arg)
+{
+	char		prefix[16];
+	ScanKeyData key;
+
+	snprintf(prefix, sizeof(prefix), "%08x-%04x", (unsigned int) (time >> 16),
+			 (unsigned int) (time & 0xFFFF));
+	ScanKeyInit(&key, Anum_xid, BTLessStrategyNumber, F_TEXT_LT, CStringGetTextDatum(prefix));
+	return scan_index(MIPT_PKEY, 1, &key, true, callback, arg);
+}
+
+/* Rows of XIDs without one, older than that by their own */
+static bool
+scan_timeless(bool acknowledged, TimestampTz before, old_row_callback callback, void *arg)
+{
+	ScanKeyData keys[2];
+
+	ScanKeyInit(&keys[0], Anum_acknowledged, BTEqualStrategyNumber, F_BOOLEQ,
+				BoolGetDatum(acknowledged));
+	ScanKeyInit(&keys[1], Anum_since, BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
+				TimestampTzGetDatum(before));
+	return scan_index(MIPT_TIMELESS, 2, keys, false, callback, arg);
+}
+
+/* Rows with texts that are older than so many seconds; and bare ones with a time */
 static void
 scan_old(int64 seconds, old_row_callback callback, void *arg)
 {
 	int64		time = Max(mip_time_ago(seconds), 0);
-	char		prefix[16];
 
-	snprintf(prefix, sizeof(prefix), "%08x-%04x", (unsigned int) (time >> 16),
-			 (unsigned int) (time & 0xFFFF));
-	if (scan_below(MIPT_PKEY, Anum_xid, F_TEXT_LT, CStringGetTextDatum(prefix),
-				   true, callback, arg))
-		(void) scan_below(MIPT_TIMELESS, Anum_since, F_TIMESTAMPTZ_LT,
-						  TimestampTzGetDatum(mip_time_to_timestamp(time)),
-						  false, callback, arg);
+	if (scan_timed(time, callback, arg))
+		(void) scan_timeless(false, mip_time_to_timestamp(time), callback, arg);
 }
 
 /* ---- removing ---- */
+
+typedef struct Removal
+{
+	TimestampTz before;			/* what is older than that */
+	bool		timeless;		/* XIDs without a time, too, and not just their texts */
+} Removal;
 
 typedef struct Expiring
 {
 	int			n;				/* families that may go */
 	MemoryContext scratch;		/* for one family at a time */
-	TimestampTz before;			/* what is older than that */
+	Removal		removal;
 	int64		time;			/* of the youngest family that has one; or -1 */
 } Expiring;
 
@@ -231,17 +263,17 @@ may_go(const char *xid, List *entries, TimestampTz before)
 		mip_sites_count(mipt_sites(committed)) <= 1;
 }
 
-/* Behind the horizon, which has been moved. */
+/* Behind the horizon, which has been moved; or without one. */
 static void
 keep_removal(const char *xid, void *arg)
 {
-	TimestampTz *before = arg;
+	Removal    *removal = arg;
 	List	   *entries = mipt_peek(xid);
 	int64		time;
 
-	if (!may_go(xid, entries, *before))
+	if (!may_go(xid, entries, removal->before))
 		return;
-	if (mip_xid_time(xid, &time))
+	if (removal->timeless || mip_xid_time(xid, &time))
 		(void) mipt_delete(entries);
 	else
 		strip(xid, entries);
@@ -251,11 +283,11 @@ keep_removal(const char *xid, void *arg)
 }
 
 static void
-book_removal(const char *xid, TimestampTz before)
+book_removal(const char *xid, const Removal *removal)
 {
-	TimestampTz *arg = MemoryContextAlloc(TopTransactionContext, sizeof(TimestampTz));
+	Removal    *arg = MemoryContextAlloc(TopTransactionContext, sizeof(Removal));
 
-	*arg = before;
+	*arg = *removal;
 	mip_book(xid, MIP_REMOVAL, keep_removal, arg);
 }
 
@@ -276,9 +308,9 @@ collect(const OldRow *row, void *arg)
 		return true;
 
 	old = MemoryContextSwitchTo(expiring->scratch);
-	if (may_go(row->xid, mipt_peek(row->xid), expiring->before))
+	if (may_go(row->xid, mipt_peek(row->xid), expiring->removal.before))
 	{
-		book_removal(row->xid, expiring->before);
+		book_removal(row->xid, &expiring->removal);
 		expiring->n++;
 		if (mip_xid_time(row->xid, &time))
 			expiring->time = Max(expiring->time, time);
@@ -289,17 +321,31 @@ collect(const OldRow *row, void *arg)
 	return expiring->n < MIP_EXPIRE_MAX;
 }
 
+/* Whole families first: what is left of the others are those whose texts go. */
+static void
+collect_timeless(Expiring *expiring)
+{
+	TimestampTz before = mip_time_to_timestamp(mip_time_ago(mip_retention_timeless));
+
+	expiring->removal = (Removal) {before, true};
+	if (scan_timeless(true, before, collect, expiring))
+		(void) scan_timeless(false, before, collect, expiring);
+}
+
 int
 mip_expire_families(void)
 {
 	Expiring	expiring = {.time = -1};
 
-	if (mip_retention == 0)
-		return 0;
 	expiring.scratch = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
 											 ALLOCSET_DEFAULT_SIZES);
-	expiring.before = mip_time_to_timestamp(mip_time_ago(mip_retention));
-	scan_old(mip_retention, collect, &expiring);
+	if (mip_retention_timeless > 0)
+		collect_timeless(&expiring);
+	if (mip_retention > 0 && expiring.n < MIP_EXPIRE_MAX)
+	{
+		expiring.removal = (Removal) {mip_time_to_timestamp(mip_time_ago(mip_retention)), false};
+		scan_old(mip_retention, collect, &expiring);
+	}
 	MemoryContextDelete(expiring.scratch);
 	if (expiring.time >= 0)
 		mip_advance_horizon(expiring.time);

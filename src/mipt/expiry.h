@@ -8,7 +8,8 @@
 #ifndef MIP_EXPIRY_H
 #define MIP_EXPIRY_H
 
-#include "mipt.h"
+#include "datatype/timestamp.h"
+#include "utils/array.h"
 
 /* At most so many families a call, since their locks are held at once in the end. */
 #define MIP_EXPIRE_MAX	500

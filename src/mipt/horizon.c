@@ -31,98 +31,25 @@
 #include "catalog/pg_authid_d.h"
 #include "commands/sequence.h"
 #include "datatype/timestamp.h"
-#include "durable.h"
 #include "fmgr.h"
-#include "horizon.h"
-#include "mipt.h"
 #include "miscadmin.h"
-#include "stats.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "base/mip.h"
+#include "base/stats.h"
+#include "base/xid.h"
+#include "family/family_lock.h"
+#include "mipt/catalog.h"
+#include "mipt/durable.h"
+#include "mipt/horizon.h"
+
 int			mip_retention;
-
-static int	clock_offset;		/* for tests: how far the clock is wrong */
-
-PG_FUNCTION_INFO_V1(mip_xid_time_sql);
-
-/* ---- times ---- */
-
-#define UNIX_EPOCH_MS \
-	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * 1000)
-
-static int
-hex_digit(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return -1;
-}
-
-/*
- * tttttttt-tttt-7xxx-Vxxx-xxxxxxxxxxxx, V one of 8, 9, a and b, in lower case:
- * so that XIDs with a time sort by it.
- */
-bool
-mip_xid_time(const char *xid, int64 *time)
-{
-	static const char form[] = "tttttttt-tttt-7xxx-Vxxx-xxxxxxxxxxxx";
-	int64		result = 0;
-
-	if (strlen(xid) != strlen(form))
-		return false;
-	for (int i = 0; form[i] != '\0'; i++)
-	{
-		int			digit = hex_digit(xid[i]);
-
-		switch (form[i])
-		{
-			case '-':
-			case '7':
-				if (xid[i] != form[i])
-					return false;
-				break;
-			case 't':
-				result = result * 16 + digit;
-				/* FALLTHROUGH */
-			default:
-				if (digit < 0 || (form[i] == 'V' && (digit & 0xC) != 0x8))
-					return false;
-		}
-	}
-	*time = result;
-	return true;
-}
-
-int64
-mip_time_ago(int64 seconds)
-{
-	return GetCurrentTimestamp() / 1000 + UNIX_EPOCH_MS +
-		((int64) clock_offset - seconds) * 1000;
-}
-
-TimestampTz
-mip_time_to_timestamp(int64 time)
-{
-	return (time - UNIX_EPOCH_MS) * 1000;
-}
-
-Datum
-mip_xid_time_sql(PG_FUNCTION_ARGS)
-{
-	int64		time;
-
-	if (!mip_xid_time(text_to_cstring(PG_GETARG_TEXT_PP(0)), &time))
-		PG_RETURN_NULL();
-	PG_RETURN_TIMESTAMPTZ(mip_time_to_timestamp(time));
-}
+int			mip_retention_timeless;
 
 /* ---- the horizon ---- */
 
@@ -232,10 +159,9 @@ mip_horizon_init(void)
 							"Older ones are refused, and their entries removed. 0: for ever.",
 							&mip_retention, 30 * SECS_PER_DAY, 0, INT_MAX,
 							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
-	DefineCustomIntVariable("mip.debug_clock_offset",
-							"By how much the clock that requests expire by is wrong (tests).",
-							NULL,
-							&clock_offset, 0, -INT_MAX, INT_MAX,
-							PGC_SUSET, GUC_UNIT_S | GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL,
-							NULL, NULL, NULL);
+	DefineCustomIntVariable("mip.retention_timeless",
+							"How long requests whose XID does not carry its time are known.",
+							"Sent again after that they run again. 0: for ever.",
+							&mip_retention_timeless, 0, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
 }

@@ -9,7 +9,12 @@
 #ifndef MIP_MIPT_H
 #define MIP_MIPT_H
 
-#include "instance.h"
+#include "access/htup.h"
+#include "nodes/pg_list.h"
+#include "storage/lockdefs.h"
+#include "utils/array.h"
+
+#include "family/family.h"
 
 /* In the order of the labels of the type mip.state */
 typedef enum MipState
@@ -95,19 +100,6 @@ extern bool mipt_is_foreign(const MiptEntry *entry);
 extern MiptEntry *mipt_committed(List *entries);
 extern bool mipt_has_prepared(List *entries);
 
-typedef enum MiptRelation
-{
-	MIPT_TABLE,
-	MIPT_PKEY,
-	MIPT_TIMELESS,
-	MIPT_LINKED,
-	MIPT_HORIZON,
-	MIPT_RELATIONS
-} MiptRelation;
-
-/* A relation of the schema mip; an error if it is not there. */
-extern Oid	mipt_relid(MiptRelation which);
-
 /* The entry of the instance that this backend is ending. */
 extern MiptEntry *mipt_own_entry(MipState state);
 
@@ -122,17 +114,5 @@ extern void mipt_clear_links(const MiptEntry *entry);
 /* Replaces an entry by one without texts, which is acknowledged. */
 extern void mipt_strip(const char *xid, const MiptEntry *entry);
 extern int	mipt_delete(List *entries);
-
-/* The rules: may `xinst` prepare (one_phase: commit at once) beside these? */
-extern void mipt_check_may_end(const char *xid, List *entries, int64 xinst,
-							   bool one_phase);
-/* Other rules: nothing is committed; all instances name the same sites. */
-extern void mipt_check_undecided(const char *xid, List *entries);
-extern void mipt_check_sites(const char *xid, List *entries, ArrayType *sites);
-/*
- * The request's result is this one's, which is committed here, or prepared and no
- * other can be any more (mip_hand_over_begun).
- */
-pg_noreturn extern void mipt_raise_committed(const char *xid, const MiptEntry *entry);
 
 #endif							/* MIP_MIPT_H */

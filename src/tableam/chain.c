@@ -7,7 +7,7 @@
  * the update makes, too: who deletes that one, or changes its key, is to meet
  * it. heap_lock_updated_tuple does this for outsiders. It waits for whom it
  * finds on the way, though, siblings included, so an instance has its own:
- * each version is claimed (sibling.c), and only outsiders are waited for.
+ * each version is claimed (claim.c), and only outsiders are waited for.
  *
  * Heap locks the later versions first, and the first one last. Here the first
  * one is locked already, and so on along the chain: an update that comes after
@@ -22,11 +22,15 @@
 #include "access/heapam.h"
 #include "access/transam.h"
 #include "access/xact.h"
-#include "chain.h"
-#include "sibling.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
-#include "version.h"
+
+#include "base/stop.h"
+#include "heap/version.h"
+#include "family/current.h"
+#include "tableam/chain.h"
+#include "tableam/claim.h"
+#include "tableam/overlay.h"
 
 /* What leads from a version to the next one. */
 typedef struct ChainLink

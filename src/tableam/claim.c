@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * sibling.c
+ * claim.c
  *	  Claiming row versions in a MIP transaction.
  *
  * heap's own update, delete and lock wait for every conflicting transaction,
@@ -27,13 +27,17 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "queue.h"
-#include "sibling.h"
-#include "stats.h"
 #include "storage/procarray.h"
 #include "utils/datum.h"
 #include "utils/rel.h"
-#include "version.h"
+
+#include "base/compat.h"
+#include "base/stats.h"
+#include "base/stop.h"
+#include "heap/version.h"
+#include "family/current.h"
+#include "tableam/claim.h"
+#include "tableam/queue.h"
 
 /* Lock manager modes with which heap queues for each tuple lock mode. */
 static const LOCKMODE queue_modes[] = {

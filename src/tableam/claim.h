@@ -1,16 +1,19 @@
 /*-------------------------------------------------------------------------
  *
- * sibling.h
+ * claim.h
  *	  How an instance claims a row version that a sibling may be using.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef MIP_SIBLING_H
-#define MIP_SIBLING_H
+#ifndef MIP_CLAIM_H
+#define MIP_CLAIM_H
 
+#include "executor/tuptable.h"
 #include "nodes/lockoptions.h"
-#include "overlay.h"
 #include "storage/lmgr.h"
+#include "utils/rel.h"
+
+#include "base/compat.h"
 
 typedef enum MipVerdict
 {
@@ -58,4 +61,4 @@ extern bool mip_join(MipClaim *claim);
 /* The error of NOWAIT. */
 pg_noreturn extern void mip_lock_not_available(Relation rel);
 
-#endif							/* MIP_SIBLING_H */
+#endif							/* MIP_CLAIM_H */

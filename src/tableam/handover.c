@@ -33,17 +33,20 @@
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/multixact.h"
-#include "handover.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "stats.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/relcache.h"
-#include "version.h"
-#include "wal.h"
+
+#include "base/stats.h"
+#include "base/stop.h"
+#include "heap/version.h"
+#include "heap/wal.h"
+#include "tableam/handover.h"
+#include "tableam/overlay.h"
 
 static Relation
 open_relation(Oid relid)

@@ -8,8 +8,6 @@
 #ifndef MIP_HANDOVER_H
 #define MIP_HANDOVER_H
 
-#include "overlay.h"
-
 /*
  * Makes the links' transaction the updater of each base version, and the
  * deleter of its out-of-line values. Idempotent; WAL-logged. Caller: holds the family lock exclusively, the winner is

@@ -10,12 +10,14 @@
 
 #include "access/transam.h"
 #include "access/xact.h"
-#include "family.h"
-#include "outsider.h"
-#include "sibling.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
-#include "version.h"
+
+#include "base/compat.h"
+#include "heap/version.h"
+#include "family/current.h"
+#include "tableam/claim.h"
+#include "tableam/outsider.h"
 
 /* ---- unique checks ---- */
 

@@ -11,11 +11,12 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "overlay.h"
-#include "plans.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+
+#include "family/current.h"
+#include "tableam/overlay.h"
 
 typedef struct MipDescendant
 {
@@ -26,6 +27,8 @@ typedef struct MipDescendant
 
 static HTAB *overlay;
 static HTAB *descendants;
+
+static void (*before_first) (void);
 
 /* All entries, the newest subtransaction's first. */
 static dlist_head entries;
@@ -50,6 +53,12 @@ create_hash(const char *name, Size entrysize)
 	ctl.entrysize = entrysize;
 	ctl.hcxt = TopTransactionContext;
 	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+void
+mip_overlay_before_first(void (*function) (void))
+{
+	before_first = function;
 }
 
 bool
@@ -110,7 +119,8 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 		overlay = create_hash("pg_mip overlay", sizeof(MipOverlayEntry));
 		dlist_init(&entries);
 		mip_mine.inst->overlay = true;
-		mip_discard_index_only_plans();
+		if (before_first)
+			before_first();
 	}
 	key = overlay_key(rel, base);
 	entry = hash_search(overlay, &key, HASH_ENTER, &found);

@@ -10,8 +10,8 @@
 #define MIP_OVERLAY_H
 
 #include "access/htup_details.h"
-#include "instance.h"
 #include "lib/ilist.h"
+#include "utils/rel.h"
 #include "utils/snapshot.h"
 
 /* flags of a link */
@@ -45,6 +45,9 @@ typedef struct MipOverlayEntry
 	SubTransactionId subid;
 	dlist_node	node;
 } MipOverlayEntry;
+
+/* Has a function called before the first entry of each overlay. */
+extern void mip_overlay_before_first(void (*function) (void));
 
 extern bool mip_overlay_exists(void);
 extern MipOverlayEntry *mip_overlay_find(Relation rel, ItemPointer base);

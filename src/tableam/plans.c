@@ -18,18 +18,18 @@
 #include "postgres.h"
 
 #include "access/table.h"
-#include "compat.h"
-#include "instance.h"
 #include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/cost.h"
 #include "optimizer/paths.h"
 #include "optimizer/planner.h"
-#include "overlay.h"
-#include "pg_mip.h"
-#include "plans.h"
 #include "utils/plancache.h"
+
+#include "family/current.h"
+#include "tableam/am.h"
+#include "tableam/overlay.h"
+#include "tableam/plans.h"
 
 static planner_hook_type prev_planner;
 static set_rel_pathlist_hook_type prev_set_rel_pathlist;
@@ -59,8 +59,9 @@ mip_distrust_visibility_map(QueryDesc *desc)
 		(void) distrust_visibility_map(desc->planstate, NULL);
 }
 
-void
-mip_discard_index_only_plans(void)
+/* An overlay begins. */
+static void
+discard_index_only_plans(void)
 {
 	if (!index_only_planned)
 		return;
@@ -133,4 +134,5 @@ mip_plans_init(void)
 	planner_hook = mip_planner;
 	prev_set_rel_pathlist = set_rel_pathlist_hook;
 	set_rel_pathlist_hook = note_index_only;
+	mip_overlay_before_first(discard_index_only_plans);
 }

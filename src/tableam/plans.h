@@ -20,10 +20,4 @@ extern void mip_plans_init(void);
  */
 extern void mip_distrust_visibility_map(QueryDesc *desc);
 
-/*
- * To be called before the overlay's first entry. Discards what this session has
- * planned, if there may be an index-only scan of a mip table among it.
- */
-extern void mip_discard_index_only_plans(void);
-
 #endif							/* MIP_PLANS_H */

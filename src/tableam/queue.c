@@ -19,13 +19,15 @@
  */
 #include "postgres.h"
 
-#include "instance.h"
 #include "miscadmin.h"
-#include "queue.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "family/current.h"
+#include "tableam/queue.h"
 
 static TimeoutId look_up_timeout = MAX_TIMEOUTS;
 static volatile sig_atomic_t leaving;

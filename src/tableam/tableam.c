@@ -12,27 +12,19 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "catalog/pg_am_d.h"
 #include "catalog/index.h"
+#include "catalog/pg_am_d.h"
 #include "fmgr.h"
 #include "nodes/execnodes.h"
-#include "pg_mip.h"
 #include "pgstat.h"
-#include "tableam.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/relcache.h"
 
+#include "tableam/am.h"
+#include "tableam/tableam.h"
+
 PG_FUNCTION_INFO_V1(mip_tableam_handler);
-
-static TableAmRoutine mip_methods;
-static bool mip_methods_ready;
-
-const TableAmRoutine *
-mip_heap(void)
-{
-	return GetHeapamTableAmRoutine();
-}
 
 /* ---- index builds: heap_getnext insists on heap's own routine ---- */
 
@@ -116,26 +108,22 @@ mip_relation_toast_am(Relation rel)
 	return HEAP_TABLE_AM_OID;
 }
 
-const TableAmRoutine *
+static const TableAmRoutine *
 mip_table_am(void)
 {
-	if (!mip_methods_ready)
-	{
-		mip_methods = *mip_heap();
-		mip_methods.index_build_range_scan = mip_index_build_range_scan;
-		mip_methods.index_validate_scan = mip_index_validate_scan;
-		mip_methods.relation_toast_am = mip_relation_toast_am;
-		mip_tableam_read(&mip_methods);
-		mip_tableam_write(&mip_methods);
-		mip_methods_ready = true;
-	}
-	return &mip_methods;
-}
+	static bool ready = false;
 
-bool
-mip_relation_is_mip(Relation rel)
-{
-	return rel->rd_tableam == &mip_methods;
+	if (!ready)
+	{
+		mip_routine = *mip_heap();
+		mip_routine.index_build_range_scan = mip_index_build_range_scan;
+		mip_routine.index_validate_scan = mip_index_validate_scan;
+		mip_routine.relation_toast_am = mip_relation_toast_am;
+		mip_tableam_read(&mip_routine);
+		mip_tableam_write(&mip_routine);
+		ready = true;
+	}
+	return &mip_routine;
 }
 
 Datum

@@ -8,7 +8,7 @@
 #ifndef MIP_TABLEAM_H
 #define MIP_TABLEAM_H
 
-#include "pg_mip.h"
+#include "access/tableam.h"
 
 /* Each installs its wrappers over heap's callbacks. */
 extern void mip_tableam_read(TableAmRoutine *routine);

@@ -19,9 +19,13 @@
 #include "access/heapam.h"
 #include "access/relscan.h"
 #include "executor/tuptable.h"
-#include "outsider.h"
-#include "overlay.h"
-#include "tableam.h"
+
+#include "base/compat.h"
+#include "family/current.h"
+#include "tableam/am.h"
+#include "tableam/outsider.h"
+#include "tableam/overlay.h"
+#include "tableam/tableam.h"
 
 static inline bool
 hidden(Relation rel, ItemPointer tid, Snapshot snapshot)

@@ -3,7 +3,7 @@
  * tableam_write.c
  *	  Writing callbacks: update, delete and lock beside siblings.
  *
- * Each claims the version first (sibling.c). Where nothing of a sibling is in
+ * Each claims the version first (claim.c). Where nothing of a sibling is in
  * the way heap's callback runs as it is. Else the base version's header gets
  * this transaction as one more locker, so that outsiders wait for us too, and
  * the change itself goes into the overlay.
@@ -15,20 +15,26 @@
 #include "access/heapam.h"
 #include "access/transam.h"
 #include "catalog/catalog.h"
-#include "chain.h"
 #include "executor/tuptable.h"
-#include "insert.h"
-#include "logical.h"
 #include "pgstat.h"
-#include "outsider.h"
-#include "sibling.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
-#include "tableam.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "version.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "heap/insert.h"
+#include "heap/logical.h"
+#include "heap/version.h"
+#include "family/current.h"
+#include "tableam/am.h"
+#include "tableam/chain.h"
+#include "tableam/claim.h"
+#include "tableam/outsider.h"
+#include "tableam/overlay.h"
+#include "tableam/tableam.h"
 
 /*
  * Serializable isolation would miss the conflicts on the base version. What

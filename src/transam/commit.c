@@ -37,23 +37,30 @@
 
 #include "access/twophase.h"
 #include "access/xact.h"
-#include "books.h"
 #include "catalog/pg_authid_d.h"
-#include "commit.h"
-#include "durable.h"
-#include "eviction.h"
-#include "finish.h"
-#include "handover.h"
-#include "horizon.h"
 #include "miscadmin.h"
-#include "overlay.h"
 #include "pgstat.h"
-#include "registry.h"
-#include "stats.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
 #include "storage/procarray.h"
 #include "utils/memutils.h"
+
+#include "base/gid.h"
+#include "base/mip.h"
+#include "base/stats.h"
+#include "base/stop.h"
+#include "base/xid.h"
+#include "family/eviction.h"
+#include "family/family.h"
+#include "family/family_lock.h"
+#include "mipt/books.h"
+#include "mipt/durable.h"
+#include "mipt/horizon.h"
+#include "mipt/mipt.h"
+#include "mipt/rules.h"
+#include "tableam/handover.h"
+#include "transam/commit.h"
+#include "transam/finish.h"
 
 /* What a decision has left to be noted. */
 typedef struct Decision
@@ -355,11 +362,18 @@ mip_family_rollback(const char *xid, int64 loser)
 	return entries;
 }
 
+/*
+ * Other instances may name other sites: as long as they stand in its way here,
+ * this one stands in theirs elsewhere, and only a roll-back ends that.
+ */
 static void
-check_may_refuse(const char *xid, List *entries, ArrayType *sites)
+check_may_refuse(const char *xid, List *entries, int64 xinst, ArrayType *sites)
 {
+	MiptEntry  *entry = mipt_find(entries, xinst);
+
 	mipt_check_undecided(xid, entries);
-	mipt_check_sites(xid, entries, sites);
+	if (entry)
+		mipt_check_sites(xid, list_make1(entry), sites);
 	/* it may have been committed, and removed */
 	if (!mipt_has_prepared(entries) && mip_xid_age(xid) == MIP_BEHIND_HORIZON)
 		mip_raise_expired(xid);
@@ -391,7 +405,7 @@ keep_refusal(const char *xid, void *arg)
 	List	   *entries = mipt_read(xid);
 	MiptEntry  *entry = mipt_find(entries, refusal->xinst);
 
-	check_may_refuse(xid, entries, refusal->sites);
+	check_may_refuse(xid, entries, refusal->xinst, refusal->sites);
 	if (entry && entry->state == MIP_PREPARED)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
@@ -445,7 +459,7 @@ mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites)
 
 	mipt_lock(xid, ExclusiveLock);
 	entries = mipt_read(xid);
-	check_may_refuse(xid, entries, sites);
+	check_may_refuse(xid, entries, xinst, sites);
 	entry = mipt_find(entries, xinst);
 	if (entry && ItemPointerIsValid(&entry->tid))
 	{

@@ -8,7 +8,8 @@
 #ifndef MIP_COMMIT_H
 #define MIP_COMMIT_H
 
-#include "mipt.h"
+#include "nodes/pg_list.h"
+#include "utils/array.h"
 
 /* Each returns the MIPT afterwards; see commit.c for rules and errors. */
 extern List *mip_family_commit(const char *xid, int64 winner);

@@ -37,10 +37,7 @@
 #include "access/xlog_internal.h"
 #include "access/xlogreader.h"
 #include "access/xlogutils.h"
-#include "durable.h"
-#include "finish.h"
 #include "miscadmin.h"
-#include "pg_mip.h"
 #include "pgstat.h"
 #include "replication/origin.h"
 #include "replication/syncrep.h"
@@ -51,6 +48,9 @@
 #include "storage/shmem.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
+
+#include "mipt/durable.h"
+#include "transam/finish.h"
 
 /* ---- twophase.c's own ---- */
 

@@ -18,37 +18,33 @@
 #include "access/multixact.h"
 #include "access/twophase.h"
 #include "access/xact.h"
-#include "books.h"
-#include "eviction.h"
-#include "guard.h"
-#include "handover.h"
-#include "instance.h"
-#include "mipt.h"
+#include "commands/async.h"
 #include "miscadmin.h"
-#include "overlay.h"
-#include "sites.h"
-#include "stats.h"
 #include "storage/lmgr.h"
 #include "tcop/pquery.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "wal.h"
 
-MipMine		mip_mine;
-
-void
-mip_doomed_error(void)
-{
-	mip_mine.inst->told++;
-	ereport(ERROR,
-			(errcode(ERRCODE_MIP_DOOMED),
-			 mip_mine.inst->doomed == MIP_DOOMED_GIVEN_UP ?
-			 errmsg("this instance has been given up") :
-			 errmsg("this instance was ended so that a sibling could be committed"),
-			 errdetail("Instance " INT64_FORMAT " of family \"%s\" cannot go on.",
-					   mip_mine.xinst, mip_mine.xid),
-			 errhint("Read the MIPT with mip.instances: a committed sibling's result is the result of the request. If there is none, retry as a new instance.")));
-}
+#include "base/gid.h"
+#include "base/mip.h"
+#include "base/stats.h"
+#include "base/stop.h"
+#include "base/xid.h"
+#include "heap/wal.h"
+#include "family/current.h"
+#include "family/eviction.h"
+#include "family/family.h"
+#include "family/family_lock.h"
+#include "family/sites.h"
+#include "mipt/books.h"
+#include "mipt/horizon.h"
+#include "mipt/mipt.h"
+#include "mipt/rules.h"
+#include "tableam/handover.h"
+#include "tableam/overlay.h"
+#include "transam/instance.h"
+#include "transam/session.h"
+#include "transam/statement.h"
 
 /* ---- begin ---- */
 
@@ -157,12 +153,13 @@ check_entries(List *entries, int64 xinst)
 }
 
 /*
- * Makes the current transaction an instance. `sites` is canonical. The
+ * Makes the current transaction an instance. `sites` is canonical. `key`, or
+ * NULL, is what mip.prepare and mip.commit_one_phase have to be given. The
  * instance is in the registry before the MIPT is read, and both happen under
  * the family lock: a later winner knows it and dooms it.
  */
 void
-mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
+mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *key)
 {
 	MemoryContext old;
 	List	   *entries;
@@ -180,6 +177,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites)
 	strlcpy(mip_mine.xid, xid, sizeof(mip_mine.xid));
 	mip_mine.xinst = xinst;
 	mip_mine.sites = DatumGetArrayTypePCopy(PointerGetDatum(sites));
+	mip_mine.key = key ? DatumGetTextPCopy(PointerGetDatum(key)) : NULL;
 	MemoryContextSwitchTo(old);
 
 	mipt_lock(xid, ShareLock);
@@ -216,8 +214,16 @@ check_role(const char *function)
 				 errhint("Undo SET ROLE or SET SESSION AUTHORIZATION first.")));
 }
 
+static bool
+same_key(const text *a, const text *b)
+{
+	return a && b ?
+		VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
+		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0 : a == b;
+}
+
 static void
-check_may_end(const char *function)
+check_may_end(const char *function, const text *key)
 {
 	if (!mip_in_transaction())
 		ereport(ERROR,
@@ -230,6 +236,12 @@ check_may_end(const char *function)
 				 errmsg("%s cannot be called inside a savepoint or an EXCEPTION block", function),
 				 errhint("Send RELEASE SAVEPOINT or ROLLBACK TO SAVEPOINT and RELEASE first.")));
 	check_role(function);
+	if (!same_key(mip_mine.key, key))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s is for whoever has begun this instance", function),
+				 errdetail("Its key is not the one that mip.begin was given."),
+				 errhint("A handler must not end its own transaction: what called it does.")));
 	if (mip_mine.ending != MIP_RUNNING)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
@@ -320,12 +332,12 @@ begin_ending(MipEnding ending, text *request, text *result)
 }
 
 List *
-mip_instance_prepare(text *request, text *result)
+mip_instance_prepare(text *request, text *result, const text *key)
 {
 	char		gid[GIDSIZE];
 	List	   *reply;
 
-	check_may_end("mip.prepare");
+	check_may_end("mip.prepare", key);
 	reply = begin_ending(MIP_PREPARING, request, result);
 	mip_gid(gid, mip_mine.xid, mip_mine.xinst);
 	if (!PrepareTransactionBlock(gid))
@@ -334,11 +346,11 @@ mip_instance_prepare(text *request, text *result)
 }
 
 List *
-mip_instance_commit_one_phase(text *request, text *result)
+mip_instance_commit_one_phase(text *request, text *result, const text *key)
 {
 	List	   *reply;
 
-	check_may_end("mip.commit_one_phase");
+	check_may_end("mip.commit_one_phase", key);
 	if (mip_sites_count(mip_mine.sites) > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
@@ -449,6 +461,7 @@ enter_row(bool one_phase)
 
 	/* deferred triggers have run since */
 	check_role(one_phase ? "mip.commit_one_phase" : "mip.prepare");
+	mip_refuse_strong_locks();
 	mip_mine.inst->at_lock = true;
 	mip_family_lock_ending(mip_mine.xid);
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
@@ -504,6 +517,26 @@ pre_commit(void)
 	enter_row(true);
 }
 
+/*
+ * What PostgreSQL refuses to prepare it would refuse behind us, with the family
+ * lock held while the client is told.
+ */
+static void
+check_may_prepare(void)
+{
+	AtPrepare_Notify();
+	if (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot prepare an instance that has operated on temporary objects"),
+				 errhint("Use them in a transaction of their own; or use mip.commit_one_phase, if the instance has no other site.")));
+	if (XactHasExportedSnapshots())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot prepare an instance that has exported a snapshot"),
+				 errhint("Export snapshots in a transaction of their own.")));
+}
+
 static void
 pre_prepare(void)
 {
@@ -512,6 +545,7 @@ pre_prepare(void)
 		return;
 	if (mip_mine.ending != MIP_PREPARING)
 		refuse_plain_commit();
+	check_may_prepare();
 	unlock_after_prepare();
 	enter_row(false);
 }
@@ -556,22 +590,25 @@ xact_callback(XactEvent event, void *arg)
 				mip_count(MIP_COUNT_PREPARED);
 				forget_mine();
 				mip_stop_point("prepared");
+				mip_session_restore(true);
 			}
-			mip_guard_at_eoxact();
+			mip_statement_at_eoxact();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
 			if (mip_in_transaction())
 			{
-				if (event == XACT_EVENT_COMMIT)
-					mip_mine.family->transitions++;
-				mip_count(event == XACT_EVENT_COMMIT ? MIP_COUNT_ONE_PHASE : MIP_COUNT_FAILED);
-				mip_unregister(mip_mine.inst);
+				bool		committed = event == XACT_EVENT_COMMIT;
+
+				mip_count(committed ? MIP_COUNT_ONE_PHASE : MIP_COUNT_FAILED);
+				if (mip_unregister(mip_mine.inst, committed))
+					mip_swallow_cancel();
+				mip_session_restore(committed);
 			}
 			forget_mine();
 			mip_family_unlock_all();
 			mip_lose_books();
-			mip_guard_at_eoxact();
+			mip_statement_at_eoxact();
 			break;
 		default:
 			break;

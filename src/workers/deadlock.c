@@ -25,13 +25,10 @@
  */
 #include "postgres.h"
 
-#include "deadlock.h"
-#include "locks.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "registry.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -40,6 +37,12 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+
+#include "base/compat.h"
+#include "base/locks.h"
+#include "family/family.h"
+#include "family/family_internal.h"
+#include "workers/deadlock.h"
 
 /*
  * Fails the wait, if the process is still waiting for that lock. It is told

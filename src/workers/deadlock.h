@@ -8,8 +8,6 @@
 #ifndef MIP_DEADLOCK_H
 #define MIP_DEADLOCK_H
 
-#include "pg_mip.h"
-
 /* Registers the background worker that looks for them. */
 extern void mip_deadlock_init(void);
 

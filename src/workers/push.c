@@ -31,14 +31,10 @@
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "commands/async.h"
-#include "expiry.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "push.h"
-#include "registry.h"
-#include "stats.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
@@ -47,10 +43,18 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "base/stats.h"
+#include "base/stop.h"
+#include "family/family.h"
+#include "family/family_internal.h"
+#include "mipt/expiry.h"
+#include "mipt/mipt.h"
+#include "workers/push.h"
+
 #define PUSH_LONGEST_MS		(5 * 60 * 1000)
 #define PUSH_SHORTEST_MS	1000
 #define EXPIRE_EVERY_MS		(60 * 60 * 1000)
-#define RETRY_MS			1000	/* where no worker could be started */
+#define RETRY_MS			1000	/* where no worker could be started, or it has failed */
 
 static int	push_after;			/* ms, 0: never */
 
@@ -83,6 +87,7 @@ end_work(void)
 static void
 push(void)
 {
+	mip_stop_point("push");
 	begin_work("NOTIFY mip_in_doubt");
 	if (mipt_exists() && mip_any_in_doubt())
 	{
@@ -90,6 +95,7 @@ push(void)
 		mip_count(MIP_COUNT_PUSHES);
 	}
 	end_work();
+	mip_registry->pushed = true;
 }
 
 static void
@@ -186,6 +192,14 @@ run_worker(Oid dbid, Task task)
 	(void) WaitForBackgroundWorkerShutdown(handle);
 	pfree(handle);
 	return true;
+}
+
+/* False if nobody has been told: there was no worker, or it has failed. */
+static bool
+push_in(Oid dbid)
+{
+	mip_registry->pushed = false;
+	return run_worker(dbid, (Task) {.push = true}) && mip_registry->pushed;
 }
 
 /* The databases there are, or that are open; those that are good to connect to first. */
@@ -346,7 +360,7 @@ push_all(void)
 			continue;
 		if (now - doubt->pushed < shortest * 1000)
 			wait = shortest;
-		else if (run_worker(doubt->dbid, (Task) {.push = true}))
+		else if (push_in(doubt->dbid))
 			doubt->pushed = now;
 		else
 			wait = Min(wait, RETRY_MS);

@@ -8,8 +8,6 @@
 #ifndef MIP_PUSH_H
 #define MIP_PUSH_H
 
-#include "pg_mip.h"
-
 /* The setting, and the background worker that looks after all databases. */
 extern void mip_push_init(void);
 

@@ -7,7 +7,7 @@ import random
 from typing import NamedTuple
 
 import psycopg
-from shared import Soak, is_away
+from shared import Soak, is_away, is_stock
 
 # How many requests are open at a time; with more workers than that, several
 # instances of a request run at once.
@@ -199,7 +199,7 @@ class Attempt:
             detail = json.loads(error.diag.message_detail or "{}")
             self.soak.decided(self.request, detail["xinst"], "MP001")
             return
-        if state not in RETRY | {"MP002", "MP005"}:
+        if state not in RETRY | {"MP002", "MP005"} and not is_stock(str(error)):
             self.soak.violation(f"{self.request} {self.xinst}: {state} {error} {error.diag.message_detail}")
         if self.rng.random() < 0.3:
             # definitely refused: its own coordinator may roll it back

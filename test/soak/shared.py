@@ -108,3 +108,11 @@ class Soak:
         thread = threading.Thread(target=loop, name=name, daemon=True)
         thread.start()
         return thread
+
+
+def is_stock(text: str) -> bool:
+    """Whether this is an error that heap tables raise as well: an update that meets one which is just being aborted,
+    beside a lock, has an instant in which the log of transactions calls that aborted and the list of running ones does
+    not (DoesMultiXactIdConflict and MultiXactIdExpand disagree). The statement fails, and nothing else.
+    """
+    return "new multixact has more than one updating member" in text

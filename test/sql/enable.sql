@@ -101,6 +101,37 @@ SELECT am('p1'), am('p22'), am('p23');
 SELECT mip.disable('p');
 SELECT am('p1');
 
+-- Event triggers are told, as of ALTER TABLE
+CREATE TABLE told (command text, tag text, identity text) USING heap;
+CREATE FUNCTION tell() RETURNS event_trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF TG_EVENT = 'ddl_command_end' THEN
+			INSERT INTO told SELECT TG_EVENT, command_tag, object_identity FROM pg_event_trigger_ddl_commands();
+		ELSE
+			INSERT INTO told VALUES (TG_EVENT, TG_TAG);
+		END IF;
+	END $$;
+CREATE EVENT TRIGGER tell_start ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION tell();
+CREATE EVENT TRIGGER tell_end ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION tell();
+CREATE EVENT TRIGGER tell_rewrite ON table_rewrite EXECUTE FUNCTION tell();
+SELECT mip.enable('p');
+SELECT command, tag, identity FROM told ORDER BY command DESC, identity COLLATE "C";
+TRUNCATE told;
+SELECT mip.disable('p1');
+SELECT command, tag, identity FROM told ORDER BY command DESC, identity COLLATE "C";
+CREATE FUNCTION forbid() RETURNS event_trigger LANGUAGE plpgsql AS $$
+	BEGIN RAISE 'no % today', TG_TAG; END $$;
+CREATE EVENT TRIGGER forbid ON ddl_command_end EXECUTE FUNCTION forbid();
+SELECT mip.disable('p');
+SELECT am('p1'), am('p22');
+DROP EVENT TRIGGER forbid;
+DROP EVENT TRIGGER tell_start;
+DROP EVENT TRIGGER tell_end;
+DROP EVENT TRIGGER tell_rewrite;
+DROP FUNCTION tell, forbid;
+DROP TABLE told;
+SELECT mip.disable('p');
+
 -- What is no table of the caller's
 CREATE VIEW v AS SELECT 1;
 CREATE MATERIALIZED VIEW mv AS SELECT 1;
@@ -172,6 +203,17 @@ SELECT mip.disable('parent');
 :code
 RESET ROLE;
 DROP TABLE parent CASCADE;
+
+-- Called again by the same statement
+CREATE TABLE twice (i int);
+SELECT mip.enable('twice'), mip.disable('twice');
+SELECT am('twice'), depends('twice');
+CREATE TABLE above (i int);
+CREATE TABLE below () INHERITS (above);
+SELECT mip.enable('above'), mip.enable('below');
+SELECT mip.disable('below'), mip.enable('above');
+SELECT am('above'), am('below'), depends('below');
+DROP TABLE twice, above, below;
 
 -- Unlogged and temporary tables
 CREATE UNLOGGED TABLE unlogged (i int);

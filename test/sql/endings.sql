@@ -127,7 +127,22 @@ SELECT xinst, state FROM do_prepare();
 :code
 ROLLBACK;
 SELECT * FROM mip.instances('e4');
-DROP FUNCTION do_prepare, do_one_phase;
+-- PL/pgSQL evaluates simple expressions without a statement
+CREATE FUNCTION do_refuse() RETURNS bool LANGUAGE plpgsql AS $$
+	DECLARE refused bool;
+	BEGIN refused := mip.refuse('e4', 1, '{}'); RETURN refused; END $$;
+CREATE FUNCTION do_begin() RETURNS int LANGUAGE plpgsql AS $$
+	BEGIN IF mip.begin('e4', 1) IS NULL THEN RETURN 1; END IF; RETURN 2; END $$;
+SELECT do_refuse();
+:code
+SELECT * FROM do_refuse();
+:code
+BEGIN;
+SELECT do_begin();
+:code
+ROLLBACK;
+SELECT * FROM mip.instances('e4');
+DROP FUNCTION do_prepare, do_one_phase, do_refuse, do_begin;
 DO $$ BEGIN PERFORM mip.commit('e4', 1); END $$;
 :code
 DO $$ BEGIN PERFORM mip.rollback('e4', 1); END $$;
@@ -296,9 +311,9 @@ SELECT * FROM mip.prepare(NULL, NULL) LIMIT 0;
 SELECT state FROM mip.instances('e11');
 ROLLBACK;
 SELECT xinst, state FROM mip.rollback('e11', 1);
+PREPARE ending(text) AS SELECT xinst, state, result FROM mip.prepare('q', $1);
 BEGIN;
 SELECT mip.begin('e12', 1);
-PREPARE ending(text) AS SELECT xinst, state, result FROM mip.prepare('q', $1);
 EXECUTE ending('r');
 SELECT xinst, state, result FROM mip.commit('e12', 1);
 BEGIN;
@@ -427,14 +442,14 @@ BEGIN
 	RETURN n;
 END $$;
 BEGIN;
-SELECT mip.begin('e20b', 1);
 DECLARE held CURSOR WITH HOLD FOR SELECT i, count_d(i) - loop_d(i) AS difference FROM generate_series(1, 2) i;
+SELECT mip.begin('e20b', 1);
 SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
 FETCH ALL FROM held;
 CLOSE held;
 BEGIN;
-SELECT mip.begin('e20c', 1);
 DECLARE held CURSOR WITH HOLD FOR SELECT count_d(i) FROM generate_series(1, 2) i;
+SELECT mip.begin('e20c', 1);
 SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL)\; FETCH ALL FROM held;
 :code
 ROLLBACK;
@@ -442,13 +457,13 @@ SELECT * FROM mip.instances('e20c');
 DROP FUNCTION count_d, loop_d;
 -- but cannot end or decide anything
 BEGIN;
-SELECT mip.begin('e20d', 1);
 DECLARE held CURSOR WITH HOLD FOR SELECT * FROM mip.commit_one_phase(NULL, NULL);
+SELECT mip.begin('e20d', 1);
 COMMIT;
 :code
 BEGIN;
-SELECT mip.begin('e20d', 1);
 DECLARE held CURSOR WITH HOLD FOR SELECT * FROM mip.prepare(NULL, NULL);
+SELECT mip.begin('e20d', 1);
 COMMIT;
 :code
 DECLARE held CURSOR WITH HOLD FOR SELECT mip.forget('e20b');
@@ -477,3 +492,34 @@ INSERT INTO d VALUES (6, 1);
 RESET test.query;
 DROP TABLE d, t;
 DROP FUNCTION count_rows, run;
+
+-- With a key: only who shows it ends the instance as prepared or committed, whatever else is given
+CREATE TABLE t (id int PRIMARY KEY) USING mip;
+BEGIN;
+SELECT mip.begin('e22', 1, key => 'k');
+INSERT INTO t VALUES (1);
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e22', 2, '{}', 'k');
+SELECT * FROM mip.commit_one_phase('q', 'r', 'kk');
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e22', 3);
+SELECT * FROM mip.commit_one_phase('q', 'r', '');
+:code
+ROLLBACK;
+SELECT count(*) FROM mip.instances('e22');
+BEGIN;
+SELECT mip.begin('e22', 4, '{}', 'k');
+INSERT INTO t VALUES (4);
+SELECT xinst, state FROM mip.prepare('q', 'r', 'k');
+SELECT xinst, state FROM mip.commit('e22', 4);
+BEGIN;
+SELECT mip.begin('e23', 1, '{}', 'k');
+INSERT INTO t VALUES (5);
+SELECT xinst, state FROM mip.commit_one_phase('q', 'r', 'k');
+SELECT id FROM t ORDER BY id;
+DROP TABLE t;

@@ -330,6 +330,72 @@ UPDATE mip.mipt SET since = '2003-01-01' WHERE xid = 'youngest';
 SELECT mip.expire();
 SELECT xinst, result, acknowledged FROM mip.mipt WHERE xid = 'youngest' ORDER BY xinst;
 
+-- Whole families of XIDs without a time go once that is allowed for them: those
+-- that are stripped, and those that still have their texts. Nothing refuses them
+-- any more.
+SELECT mip.forget(xid) FROM mip.mipt WHERE mip.xid_time(xid) IS NULL GROUP BY xid ORDER BY xid;
+CREATE TABLE timeless (xid text, sites text, ending text, acknowledge boolean);
+INSERT INTO timeless VALUES ('t one site', '{}', 'commit', false), ('t two sites', '{x,y}', 'commit', false),
+	('t acknowledged', '{x,y}', 'commit', true), ('t in doubt', '{x,y}', 'nothing', false),
+	('t aborted', '{}', 'rollback', false);
+\o /dev/null
+SELECT steps((0, t.xid, t.sites, t.ending, t.acknowledge)::kind) FROM timeless t \gexec
+\o
+SELECT xid_of(now(), 7) AS timed \gset
+BEGIN; SELECT mip.begin(:'timed', 1); SELECT state FROM mip.commit_one_phase('request', 'result');
+CREATE VIEW left_of_them AS
+	SELECT xid, xinst, state FROM (SELECT DISTINCT xid FROM timeless) AS t, LATERAL mip.instances(t.xid) ORDER BY 1, 2;
+SET mip.debug_clock_offset = '9d';
+SELECT mip.expire();
+SET mip.retention_timeless = '10d';
+SELECT mip.expire();
+SELECT * FROM left_of_them;
+SET mip.debug_clock_offset = '11d';
+SELECT mip.expire();
+SELECT * FROM left_of_them;
+SELECT mip.expire();
+-- its own promise alone; and without the other one
+SELECT state FROM mip.instances(:'timed');
+SELECT mip.forget(:'timed');
+SET mip.retention = 0;
+SELECT mip.acknowledge('t two sites');
+SELECT mip.expire();
+SELECT * FROM left_of_them;
+SELECT mip.expire();
+RESET mip.retention;
+-- An instance that ends meanwhile is a young one.
+SELECT xinst, state FROM mip.commit('t in doubt', 2);
+SELECT mip.acknowledge('t in doubt');
+BEGIN; SELECT mip.begin('t one site', 1);
+UPDATE ex SET v = 8;
+SELECT xinst, state FROM mip.commit_one_phase('request', 'again');
+RESET mip.debug_clock_offset;
+SELECT mip.expire();
+SELECT * FROM left_of_them;
+SELECT v FROM ex;
+-- what is forgotten is not known, to whomever asks
+SELECT mip.commit('t acknowledged', 2);
+SELECT mip.acknowledge('t acknowledged');
+-- stripped before, by the retention of the others
+SET mip.retention_timeless = '40d';
+SET mip.debug_clock_offset = '31d';
+SELECT mip.expire();
+SELECT xid, xinst, result, acknowledged FROM mip.mipt WHERE xid ~ '^t ' ORDER BY 1, 2;
+SET mip.debug_clock_offset = '41d';
+SELECT mip.expire();
+SELECT * FROM left_of_them;
+RESET mip.debug_clock_offset;
+-- many, some at a time, also where the two kinds are mixed
+INSERT INTO mip.mipt (xid, xinst, owner, since, aborted, sites, acknowledged)
+	SELECT 'many ' || n, m, current_user::regrole, '2003-01-01', m < 2, '{}', n % 2 = 0
+	FROM generate_series(1, 1100) n, generate_series(1, 2) m;
+SELECT mip.expire();
+SELECT mip.expire();
+SELECT mip.expire();
+SELECT mip.expire();
+SELECT count(*) FROM mip.mipt WHERE xid ~ '^many';
+RESET mip.retention_timeless;
+
 -- By whom
 CREATE ROLE mip_expiring;
 CREATE ROLE mip_expiring_too IN ROLE mip_expiring;

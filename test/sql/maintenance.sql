@@ -51,6 +51,16 @@ SELECT counts(), test.check('t');
 VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t;
 SELECT counts(), test.check('t');
 
+-- A table without a visibility map needs none for an overlay and its hand-over:
+-- so a commit asks for no room on a full disk.
+CREATE TABLE mapless (id int PRIMARY KEY, v int) USING mip;
+INSERT INTO mapless VALUES (1, 0), (2, 0);
+SELECT test.begin('t1', 'mapless', 1), test.run('t1', 'UPDATE mapless SET v = 1'), test.prepare('t1');
+SELECT test.begin('t3', 'mapless', 2), test.run('t3', 'UPDATE mapless SET v = 2 WHERE id = 1'), test.run('t3', 'DELETE FROM mapless WHERE id = 2'), test.prepare('t3');
+SELECT test.commit('c', 'mapless', 2);
+SELECT pg_relation_size('mapless', 'vm'), * FROM mapless;
+DROP TABLE mapless;
+
 -- The index-only plan of a cached statement must go when the overlay comes.
 SELECT test.begin('t1', 'm2', 1), test.run('t1', 'UPDATE t SET v = v + 1 WHERE id BETWEEN 700 AND 800'), test.prepare('t1');
 SELECT test.begin('t2', 'm2', 2), test.run('t2', 'SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off');

@@ -129,8 +129,8 @@ SELECT count(*) FROM mip.in_doubt;
 
 -- What PREPARE TRANSACTION refuses, mip.prepare does
 BEGIN;
-SELECT mip.begin('hold', 1);
 DECLARE cur CURSOR WITH HOLD FOR SELECT * FROM ours;
+SELECT mip.begin('hold', 1);
 SELECT * FROM mip.prepare(NULL, NULL);
 :code
 BEGIN;
@@ -143,11 +143,76 @@ SELECT mip.begin('hold', 1);
 SELECT pg_export_snapshot() IS NULL;
 SELECT * FROM mip.prepare(NULL, NULL);
 :code
+-- before the family lock is taken, which is the next step
+SET mip.debug_stop_at = 'error:turn';
+CREATE TEMP TABLE temporary (i int);
+BEGIN;
+SELECT mip.begin('hold', 1);
+INSERT INTO temporary VALUES (1);
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+BEGIN;
+SELECT mip.begin('hold', 1);
+SELECT pg_export_snapshot() IS NULL;
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+BEGIN;
+SELECT mip.begin('hold', 1);
+SELECT pg_notify('x', 'y');
+SELECT * FROM mip.prepare(NULL, NULL);
+:code
+RESET mip.debug_stop_at;
+DROP TABLE temporary;
 SELECT * FROM mip.instances('hold');
 BEGIN;
 SELECT mip.begin('hold', 1);
 SELECT pg_notify('x', 'y');
 SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+
+-- Functions written in C may lock objects unseen, and keep the lock: refused at the
+-- end of the statement, whatever it is (tables: t/044_kept_locks)
+SELECT pg_replication_origin_create('refused') > 0;
+CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF pg_replication_origin_drop('refused') IS NULL THEN NULL; END IF;
+		RETURN NULL;
+	END $$;
+CREATE TABLE keeper (i int) USING mip;
+CREATE TRIGGER keep AFTER INSERT ON keeper FOR EACH ROW EXECUTE FUNCTION keep();
+\set VERBOSITY sqlstate
+\o /dev/null
+SELECT 'BEGIN', 'SELECT mip.begin(''keeps'', 1)', sql, 'ROLLBACK' FROM unnest(ARRAY[
+	'SELECT pg_replication_origin_drop(''refused'')',
+	'EXPLAIN ANALYZE SELECT pg_replication_origin_drop(''refused'')',
+	'PREPARE keep AS SELECT pg_replication_origin_drop(''refused''); EXECUTE keep',
+	'DECLARE cur CURSOR FOR SELECT pg_replication_origin_drop(''refused''); FETCH cur',
+	'DO ''BEGIN IF pg_replication_origin_drop(''''refused'''') IS NULL THEN NULL; END IF; END''',
+	'INSERT INTO keeper VALUES (1)']) sql
+\gexec
+\o
+-- in a deferred trigger, outside of any statement
+DROP TRIGGER keep ON keeper;
+CREATE CONSTRAINT TRIGGER keep AFTER INSERT ON keeper DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION keep();
+BEGIN;
+SELECT mip.begin('keeps', 2);
+INSERT INTO keeper VALUES (1);
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+BEGIN;
+SELECT mip.begin('keeps', 3);
+INSERT INTO keeper VALUES (1);
+SELECT xinst, state FROM mip.commit_one_phase(NULL, NULL);
+\set VERBOSITY default
+-- large objects are the handler's own business
+SELECT lo_create(4711);
+BEGIN;
+SELECT mip.begin('keeps', 4);
+SELECT lo_unlink(4711);
+SELECT xinst, state FROM mip.prepare(NULL, NULL);
+SELECT state FROM mip.commit('keeps', 4);
+SELECT pg_replication_origin_drop('refused');
+DROP TABLE keeper;
+DROP FUNCTION keep;
 
 -- SERIALIZABLE: alone, or not at all
 BEGIN ISOLATION LEVEL SERIALIZABLE;

@@ -29,10 +29,11 @@ SELECT mip.refuse('rf1', 4, '{a,b}');
 SELECT xinst, state FROM mip.instances('rf1');
 -- beside it, also one that it supersedes
 SELECT mip.refuse('rf1', 3, '{a,b}'), mip.refuse('rf1', 6, '{a,b}');
--- all instances name the same sites
-SELECT mip.refuse('rf1', 7, '{a,c}');
-:code
-SELECT mip.refuse('rf1', 7, '{}');
+-- and one over other sites, in whose way it is, and which is in its way elsewhere
+SELECT mip.refuse('rf1', 7, '{a,c}'), mip.refuse('rf1', 8, '{}');
+SELECT xinst, state, sites FROM mip.instances('rf1');
+-- but it is itself over those sites that its begin has named
+SELECT mip.refuse('rf1', 4, '{a,c}');
 :code
 SELECT mip.refuse('rf1', 7);
 :code
@@ -65,7 +66,7 @@ SELECT test.run('t1', 'SELECT 1') ~ '^(57P01|08)';
 SELECT xinst, state FROM mip.instances('rf3');
 SELECT test.close('t1'), test.open('t1');
 
--- nor with those of one that is active
+-- also where that one is active
 SELECT test.begin('t1', 'rf8', 1);
 SELECT mip.refuse('rf8', 2, '{x,y}');
 :code
@@ -146,7 +147,7 @@ SELECT xinst, state, owner FROM mip.instances('rf7');
 -- another one, with its privileges, notes for the same role
 SELECT mip.refuse('rf7', 2, '{}');
 SELECT xinst, state, owner FROM mip.instances('rf7');
-SELECT mip.forget('rf' || i) FROM generate_series(1, 7) i;
+SELECT mip.forget('rf' || i) FROM generate_series(1, 8) i;
 DROP ROLE refuser;
 
 SELECT test.check('t');

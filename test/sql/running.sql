@@ -59,17 +59,23 @@ SELECT test.steps($$
 	c: SELECT state FROM mip.commit('cursor', 2)
 	u: SELECT id || ':' || v FROM a WHERE id < 7 OR id > 1000 ORDER BY id
 $$);
--- WITH HOLD: not in a prepared transaction; but after a commit in one phase.
+-- WITH HOLD: not in an instance, whose session others use; and one of before not
+-- in a prepared transaction, but after a commit in one phase.
 SELECT test.steps($$
 	t1: MIP hold-cursor 1
 	t1: DECLARE h CURSOR WITH HOLD FOR SELECT id FROM a WHERE id < 7
+	t1: ROLLBACK
+	t1: BEGIN
+	t1: DECLARE h CURSOR WITH HOLD FOR SELECT id FROM a WHERE id < 7
+	t1: SELECT mip.begin('hold-cursor', 1)
 	t1: SELECT state FROM mip.prepare(NULL, NULL)
 	t1: ROLLBACK
 	t1: MIP hold-cursor 2
 	t1: UPDATE a SET v = -1 WHERE id < 7
-	t2: MIP hold-cursor 3
-	t2: UPDATE a SET v = 5 WHERE id < 7
+	t2: BEGIN
 	t2: DECLARE h CURSOR WITH HOLD FOR SELECT id || ':' || v FROM a WHERE id < 7 ORDER BY id
+	t2: SELECT mip.begin('hold-cursor', 3)
+	t2: UPDATE a SET v = 5 WHERE id < 7
 	t1: ROLLBACK
 	t2: SELECT state FROM mip.commit_one_phase(NULL, NULL)
 	t2: FETCH ALL FROM h

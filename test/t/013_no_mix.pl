@@ -102,7 +102,7 @@ sub reads_through
 		# at one row it is held up; no statement of its own looks around there
 		$s{loser}->send_sql(
 			"COPY (SELECT id, v, CASE id WHEN 1300 THEN"
-			  . " pg_advisory_lock_shared(2)::text END FROM w WHERE $where) TO STDOUT");
+			  . " pg_advisory_xact_lock_shared(2)::text END FROM w WHERE $where) TO STDOUT");
 		ok(waits_at($s{loser}, 2), "$name: the statement is under way");
 	}
 

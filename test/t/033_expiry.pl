@@ -82,6 +82,33 @@ for my $action ('crash', 'flush')
 	}
 }
 
+# XIDs without a time: removed with the commit that says so, or not at all.
+my $timeless = 'SET mip.retention_timeless = 1; SET mip.debug_clock_offset = 2;';
+for my $action ('crash', 'flush')
+{
+	my $name = "timeless, $action at \"removed\"";
+	my $xid = "timeless $action";
+	my $pid = postmaster_pid($node);
+	my $stderr = '';
+
+	is(attempt_at($node, $xid, 1), 'committed', "$name: a request");
+	mip_sql($node, "SELECT mip.acknowledge('$xid')") if $action eq 'flush';
+	$node->psql('postgres',
+		"$timeless SET mip.debug_stop_at = '$action:removed'; SELECT mip.expire()",
+		stderr => \$stderr);
+	like($stderr, qr/PANIC:  pg_mip: stopped/, "$name: crashes");
+	starts_again($node, $pid);
+	is(entries($node, $xid), 1, "$name: the entry is there");
+	is( attempt_at($node, $xid, 2),
+		$action eq 'flush' ? 'MP007' : 'MP001',
+		"$name: and answers");
+	is(mip_sql($node, "$timeless SELECT mip.expire()"), 1, "$name: removed then");
+	crash_and_start();
+	is(entries($node, $xid), 0, "$name: for good");
+	is(attempt_at($node, $xid, 3), 'committed', "$name: sent again it is a new request");
+	mip_sql($node, "SELECT mip.forget('$xid')");
+}
+
 # Who has been told "never again" can rely on it.
 my $refused = xid_of(2010);
 mip_sql($node, 'ALTER SYSTEM SET mip.retention = 1');
@@ -115,6 +142,11 @@ is( mip_sql(
 		  . ' SELECT mip.expire()') =~ s/.*\n//r,
 	1,
 	'the older one goes');
+# ... and one without a time, which is forgotten everywhere
+is(attempt_at($node, 'forgotten', 1), 'committed', 'one without a time');
+is(attempt_at($node, 'remembered', 1), 'committed', 'and one that stays');
+mip_sql($node, "UPDATE mip.mipt SET since = '2010-01-01' WHERE xid = 'forgotten'");
+is(mip_sql($node, "SET mip.retention_timeless = '30d'; SELECT mip.expire()"), 1, 'it goes');
 catch_up($node, $standby);
 my $file = $node->basedir . '/dump';
 $node->command_ok([ 'pg_dump', '-f', $file, $node->connstr('postgres') ], 'pg_dump');
@@ -124,13 +156,14 @@ $node->command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-f', $file, '-d',
 $standby->promote;
 
 for my $case ([ $removed, 'MP007' ], [ $refused, 'MP007' ], [ 'acknowledged', 'MP007' ],
-	[ $kept, 'MP001' ], [ xid_of(2016), 'committed' ])
+	[ $kept, 'MP001' ], [ xid_of(2016), 'committed' ],
+	[ 'forgotten', 'committed' ], [ 'remembered', 'MP001' ])
 {
 	my ($xid, $expected) = @$case;
 	is(attempt_at($node, $xid, 9, 'restored'), $expected, "restored: $xid: $expected");
 	is(attempt_at($standby, $xid, 9), $expected, "promoted: $xid: $expected");
 }
-is(value($standby), value($node) + 1, 'promoted: one request more');
+is(value($standby), value($node) + 2, 'promoted: two requests more');
 
 $standby->stop;
 $node->stop;

@@ -1,5 +1,6 @@
 # While all of max_worker_processes are in use the launcher complains, once, and
-# tries again: what is due is done as soon as there is one.
+# tries again: what is due is done as soon as there is one. So is a push whose
+# worker has failed.
 
 use strict;
 use warnings FATAL => 'all';
@@ -124,6 +125,23 @@ my $free = time;
 ok(wait_until(sub { pushes() > 0 }), 'push: pushed');
 cmp_ok(time - $free, '<', 5, 'push: soon');
 mip_sql($node, "SELECT * FROM mip.commit('push', 1)");
+
+# ---- nor where a worker has been started, and failed ----
+
+restart_without_workers('20s');
+let_go();
+mip_sql($node, "ALTER DATABASE postgres SET mip.debug_stop_at = 'error:push'");
+my $reset = pushes();
+prepare('failed');
+ok( wait_until(
+		sub { slurp_file($node->logfile, $log) =~ /pg_mip: stopped at "push"/ }),
+	'failed: the worker fails');
+mip_sql($node, 'ALTER DATABASE postgres RESET mip.debug_stop_at');
+ok(wait_until(sub { pushes() > $reset }), 'failed: pushed by another one');
+is( mip_sql($node,
+		"SELECT clock_timestamp() - since < '40s' FROM mip.instances('failed')"),
+	't', 'failed: before the next push is due');
+mip_sql($node, "SELECT * FROM mip.commit('failed', 1)");
 
 # ---- removing: not only in an hour ----
 

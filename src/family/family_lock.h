@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * family_lock.h
+ *	  The family lock: a heavyweight lock on (database, XID). Shared for a
+ *	  consistent reading of the MIPT, exclusive for each transition.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_FAMILY_LOCK_H
+#define MIP_FAMILY_LOCK_H
+
+#include "storage/lockdefs.h"
+
+/*
+ * mip_family_lock takes it for the current transaction (use mipt_lock where the
+ * family may be another role's), mip_family_unlock gives back the one that was
+ * taken last. An instance that ends must not leave it with the prepared
+ * transaction, so it takes it for the session; only one can be held so. The
+ * transaction callbacks in instance.c release all of them on every path, and
+ * so does guard.c before an error is reported.
+ */
+extern void mip_family_lock(const char *xid, LOCKMODE mode);
+extern bool mip_family_lock_if_free(const char *xid, LOCKMODE mode);
+extern void mip_family_unlock(void);
+extern void mip_family_lock_ending(const char *xid);
+extern void mip_family_unlock_all(void);
+
+#endif							/* MIP_FAMILY_LOCK_H */

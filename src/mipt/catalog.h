@@ -1,0 +1,24 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.h
+ *	  Where the relations of the schema mip are.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_CATALOG_H
+#define MIP_CATALOG_H
+
+typedef enum MiptRelation
+{
+	MIPT_TABLE,
+	MIPT_PKEY,
+	MIPT_TIMELESS,
+	MIPT_LINKED,
+	MIPT_HORIZON,
+	MIPT_RELATIONS
+} MiptRelation;
+
+/* A relation of the schema mip; an error if it is not there. */
+extern Oid	mipt_relid(MiptRelation which);
+
+#endif							/* MIP_CATALOG_H */

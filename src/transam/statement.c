@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement.c
+ *	  The statement that this backend executes: whose it is, and what its
+ *	  transaction has executed before.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "storage/lmgr.h"
+#include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+
+#include "base/locks.h"
+#include "base/mip.h"
+#include "transam/statement.h"
+
+MipStatement mip_statement;
+
+/* EXECUTE opens a portal of its own; this is the client's then. */
+static Portal
+client_portal(void)
+{
+	return mip_statement.execute_portal ? mip_statement.execute_portal : ActivePortal;
+}
+
+bool
+mip_in_trigger(void)
+{
+	return DatumGetInt32(DirectFunctionCall1(pg_trigger_depth, (Datum) 0)) > 0;
+}
+
+bool
+mip_stores_cursor(void)
+{
+	return mip_statement.depth == 0 &&
+		ActivePortal != NULL && ActivePortal->holdStore != NULL &&
+		(ActivePortal->cursorOptions & CURSOR_OPT_HOLD) != 0;
+}
+
+/*
+ * Deferred triggers run at depth 0, and so do cursors that are being stored, and
+ * what is not called by a statement at all: by the protocol's function call, or
+ * at login. Languages may evaluate simple expressions without a statement, as
+ * PL/pgSQL does, but not in the query's memory.
+ */
+void
+mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
+{
+	if (mip_statement.depth != MIP_QUERY_DEPTH || fcinfo->flinfo == NULL ||
+		fcinfo->flinfo->fn_mcxt != mip_statement.query_memory ||
+		mip_in_trigger() || mip_statement.storing_cursor || debug_query_string == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s cannot be called from a function or from inside another statement", function),
+				 errhint("Send SELECT * FROM %s(...) as a statement of its own.", function)));
+}
+
+bool
+mip_in_simple_query(Portal portal)
+{
+	return portal && portal->name[0] == '\0' && !portal->visible;
+}
+
+/*
+ * The extended protocol lets clients fetch rows in parts. Queries are refused
+ * if they do (refuse_part), but nobody sees the rows go that a portal stores
+ * first.
+ */
+void
+mip_require_whole(const char *function)
+{
+	Portal		portal = client_portal();
+
+	if (portal && !mip_in_simple_query(portal) &&
+		(portal->strategy == PORTAL_ONE_RETURNING ||
+		 portal->strategy == PORTAL_ONE_MOD_WITH ||
+		 portal->strategy == PORTAL_UTIL_SELECT))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s cannot be called by EXECUTE or by a statement that changes rows in the extended query protocol",
+						function),
+				 errhint("Send SELECT * FROM %s(...) itself.", function)));
+	mip_statement.whole = function;
+}
+
+void
+mip_require_nothing_done(void)
+{
+	if (mip_statement.changed || TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("mip.begin must come before the transaction's first change or row lock")));
+	if (mip_statement.executed)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("mip.begin must come before any %s", mip_statement.executed),
+				 errdetail("A MIP transaction cannot execute it.")));
+}
+
+void
+mip_statement_at_eoxact(void)
+{
+	mip_statement.changed = false;
+	mip_statement.executed = NULL;
+}
+
+/* ---- locks that functions keep ---- */
+
+static char *
+locked_object(const LOCKTAG *tag)
+{
+	char	   *table = NULL;
+	StringInfoData buf;
+
+	if (tag->locktag_type == LOCKTAG_RELATION)
+		table = get_rel_name(tag->locktag_field2);
+	if (table)
+		return psprintf("table \"%s\"", table);
+	initStringInfo(&buf);
+	DescribeLockTag(&buf, tag);
+	return buf.data;
+}
+
+/*
+ * Statements that lock tables are refused before they do; functions written in C,
+ * as those for statistics, may do it unseen, and without a transaction id.
+ */
+void
+mip_refuse_strong_locks(void)
+{
+	LOCKTAG		tag;
+	LOCKMODE	mode = mip_own_strong_lock(&tag);
+
+	if (mode != NoLock)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("a MIP transaction cannot hold %s on %s",
+						GetLockmodeName(DEFAULT_LOCKMETHOD, mode), locked_object(&tag)),
+				 errdetail("A function that this transaction has called keeps it, so instances of one request would wait for each other."),
+				 errhint("Call that function in a transaction of its own.")));
+}
