@@ -16,7 +16,7 @@ EXTENDS Decision, TLC
 CONSTANTS
   Sites,
   Families,     \* the XIDs
-  Time,         \* the times that they carry: positive numbers
+  Time,         \* the times that they carry: positive numbers, or 0 for none
   SitesOf,      \* the site set that each instance declares
   Empty,        \* the instances that do nothing and have the result "cancelled"
   HorizonMoves  \* whether clocks, and families that are not in the model, move it
@@ -34,8 +34,9 @@ vars == <<state, unflushed, acknowledged, horizon, reads, decided, ended>>
 
 (* "none" is also an instance that is active. "aborted" is also one that    *)
 (* the site has refused, of which it keeps no entry. "removed" was          *)
-(* committed; the site knows no more of it than its horizon tells.          *)
-States == {"none", "prepared", "committed", "aborted", "removed"}
+(* committed; the site knows no more of it than its horizon tells, and where *)
+(* it was "forgotten", because its XID carries no time, nothing at all.      *)
+States == {"none", "prepared", "committed", "aborted", "removed", "forgotten"}
 
 -----------------------------------------------------------------------------
 (* What a site knows *)
@@ -43,14 +44,30 @@ States == {"none", "prepared", "committed", "aborted", "removed"}
 Is(s, f, set) == {y \in Instances : state[s][f][y] \in set}
 Prepared(s, f) == Is(s, f, {"prepared"})
 CommittedAt(s, f) == Is(s, f, {"committed"})
-TookEffect(s, f) == Is(s, f, {"committed", "removed"})
+TookEffect(s, f) == Is(s, f, {"committed", "removed", "forgotten"})
 
 (* What a MIPT tells; nobody decides by entries that are aborted. *)
 Shown == [none |-> "none", prepared |-> "prepared", committed |-> "committed",
-          aborted |-> "none", removed |-> "none"]
+          aborted |-> "none", removed |-> "none", forgotten |-> "none"]
 Mipt(of) == [y \in Instances |-> Shown[of[y]]]
 
-Expired(s, f) == Time[f] <= horizon[s]
+Timed(f) == Time[f] > 0
+Expired(s, f) == Timed(f) /\ Time[f] <= horizon[s]
+
+(* What mip.retention_timeless promises, since no site can see to it. An     *)
+(* instance that comes to a site that has forgotten the request has not been  *)
+(* anywhere that has not, nor there before: nobody works on one for so long.  *)
+(* And nobody sends a request again that all sites have forgotten; who does   *)
+(* makes a new one of it.                                                     *)
+HasForgotten(s, f) == Is(s, f, {"forgotten"}) # {}
+IsNew(f, y) ==
+  \A q \in Sites :
+    \/ state[q][f][y] = "none"
+    \/ HasForgotten(q, f) /\ state[q][f][y] = "prepared"
+Forgotten(f) == \E w \in Instances : \A s \in SitesOf[w] : state[s][f][w] = "forgotten"
+Promised(s, f, y) ==
+  /\ (Kept("nobody is older than the retention") /\ HasForgotten(s, f)) => IsNew(f, y)
+  /\ Kept("what all have forgotten is not sent again") => ~Forgotten(f)
 
 -----------------------------------------------------------------------------
 (* Reading MIPTs and deciding need no steps of their own: with each change  *)
@@ -107,6 +124,7 @@ Refused(s, f, y) == state[s][f][y] = "aborted" \/ MustRefuse(s, f, y)
 
 Prepare(s, f, y) ==
   /\ s \in SitesOf[y] /\ state[s][f][y] = "none" /\ ~MustRefuse(s, f, y)
+  /\ Promised(s, f, y)
   /\ Change(s, f, y, "prepared")
   /\ UNCHANGED <<unflushed, acknowledged, horizon, ended>>
 
@@ -129,6 +147,22 @@ RollBackTooEarly(s, f, y, q) ==
   /\ Change(s, f, y, "aborted")
   /\ UNCHANGED <<unflushed, acknowledged, horizon, ended>>
 
+(* An XID has been given to several requests, over sites that overlap. Once *)
+(* an instance over others has won that shares a site with y, that site has *)
+(* never prepared y, or it could not have prepared the winner; and it never *)
+(* will. So anybody may roll y back.                                        *)
+Overlap(y, z) == SitesOf[y] # SitesOf[z] /\ SitesOf[y] \cap SitesOf[z] # {}
+
+Lost(f, y) ==
+  \E z \in {w \in Instances : Overlap(y, w)} :
+    \/ z \in decided[f] \/ \E q \in SitesOf[z] : state[q][f][z] \in {"committed", "removed"}
+    \/ ~Kept("lost to a winner only") /\ \E q \in SitesOf[z] : state[q][f][z] = "prepared"
+
+Lose(s, f, y) ==
+  /\ state[s][f][y] = "prepared" /\ Lost(f, y)
+  /\ Change(s, f, y, "aborted")
+  /\ UNCHANGED <<unflushed, acknowledged, horizon, ended>>
+
 -----------------------------------------------------------------------------
 (* Commit *)
 
@@ -143,6 +177,7 @@ Commit(s, f, w) ==
 
 CommitOnePhase(s, f, y) ==
   /\ SitesOf[y] = {s} /\ state[s][f][y] = "none" /\ ~MustRefuse(s, f, y)
+  /\ Promised(s, f, y)
   /\ Kept("one phase beside no prepared instance") => Prepared(s, f) = {}
   /\ Change(s, f, y, "committed")
   /\ unflushed' = [unflushed EXCEPT ![s] =
@@ -202,7 +237,7 @@ LoseHorizon(s) ==
 (* A site that has removed the family says so, too.                         *)
 FinishedAt(s, f, w) ==
   \/ state[s][f][w] = "committed"
-  \/ state[s][f][w] = "removed" /\ Kept("removed counts as finished")
+  \/ state[s][f][w] \in {"removed", "forgotten"} /\ Kept("removed counts as finished")
 
 Finished(f) ==
   \E w \in Instances : \A s \in SitesOf[w] : FinishedAt(s, f, w)
@@ -222,7 +257,7 @@ Expire(s, f) ==
      \/ ~Kept("expire what is acknowledged")
      \/ \E w \in CommittedAt(s, f) : SitesOf[w] = {s} /\ Prepared(s, f) = {}
   /\ \E w \in CommittedAt(s, f) :
-       Change(s, f, w, "removed")
+       Change(s, f, w, IF Timed(f) THEN "removed" ELSE "forgotten")
   /\ horizon' = [horizon EXCEPT ![s] = IF @ < Time[f] THEN Time[f] ELSE @]
   /\ acknowledged' = [acknowledged EXCEPT ![s] = @ \ {f}]
   /\ unflushed' = [unflushed EXCEPT ![s] = @ \ {f}]
@@ -273,7 +308,7 @@ Steps(disturbed) ==
               \/ \E q \in Sites : (y \in disturbed \/ Refused(q, f, y)) /\ RollBack(s, f, y, q)
               \/ \E q \in Sites : RollBackTooEarly(s, f, y, q)
               \/ Commit(s, f, y) \/ CommitOnePhase(s, f, y)
-              \/ LosePrepare(s, f, y) \/ LoseRefusal(s, f, y) \/ Close(s, f, y)
+              \/ LosePrepare(s, f, y) \/ LoseRefusal(s, f, y) \/ Close(s, f, y) \/ Lose(s, f, y)
 
 Next == Steps(Instances)
 
@@ -306,9 +341,24 @@ FairNext == Steps(Instances \ {Retry}) \/ \E s \in Sites, f \in Families : Flush
 
 FairSpec == Init /\ [][FairNext]_vars /\ Fairness
 
+(* Whoever settles what is over some sites, beside what is over others *)
+InTheWay(q, f, y) == \E z \in Prepared(q, f) : SitesOf[z] # SitesOf[y]
+
+WayOut ==
+  \A s \in Sites, f \in Families, y \in Instances :
+    /\ Kept("what has lost is rolled back") => WF_vars(Lose(s, f, y))
+    /\ Kept("what others are in the way of gives way") =>
+         WF_vars(\E q \in SitesOf[y] : InTheWay(q, f, y) /\ RollBack(s, f, y, q))
+
+WayOutSpec == Init /\ [][Next]_vars /\ WayOut
+
 EveryFamilyIsDecided == \A f \in Families : <>(decided[f] # {})
 
 NothingStaysInDoubt == \A f \in Families : <>[](\A s \in Sites : Prepared(s, f) = {})
+
+(* Nobody waits for a site where an instance over other sites stands or has won. *)
+NothingStaysInTheWay ==
+  \A f \in Families : <>[](\A s \in Sites : \A y \in Prepared(s, f) : ~\E q \in SitesOf[y] : OtherSites(q, f, y))
 
 EverythingIsRemoved == \A f \in Families : <>[](\A s \in Sites : CommittedAt(s, f) = {})
 
@@ -330,12 +380,12 @@ AtMostOnce == \A s \in Sites, f \in Families : Cardinality(TookEffect(s, f)) <= 
 
 Atomic ==
   \A s \in Sites, f \in Families : \A w \in TookEffect(s, f) :
-    \A q \in SitesOf[w] : state[q][f][w] \in {"prepared", "committed", "removed"}
+    \A q \in SitesOf[w] : state[q][f][w] \in {"prepared", "committed", "removed", "forgotten"}
 
 (* Whoever commits a winner finds it, however late the request arrives *)
 WinnersArePrepared ==
   \A f \in Families : \A w \in decided[f] : \A s \in SitesOf[w] :
-    state[s][f][w] \in {"prepared", "committed", "removed"}
+    state[s][f][w] \in {"prepared", "committed", "removed", "forgotten"}
 
 OnlyPreparedCommits ==
   [][\A s \in Sites, f \in Families : \A w \in Instances :
@@ -355,8 +405,9 @@ TypeOK ==
 (* the same will ever be decided, or in instances that cannot be prepared   *)
 (* any more, have the same future.                                          *)
 
-(* Once a commit is durable, neither it nor the horizon after it goes away. *)
-Settled(s, f) == Broken = {} /\ TookEffect(s, f) # {} /\ f \notin unflushed[s]
+(* Once a commit is durable, neither it nor the horizon after it goes away, *)
+(* where there is one.                                                      *)
+Settled(s, f) == Broken = {} /\ Timed(f) /\ TookEffect(s, f) # {} /\ f \notin unflushed[s]
 
 MayStillPrepare(s, f, y) == state[s][f][y] = "none" /\ ~Settled(s, f)
 

@@ -11,7 +11,7 @@
 (* prepared everywhere stays so, and the smallest one wins, whoever comes. *)
 (* A coordinator or a client that dies takes no more steps.                *)
 (***************************************************************************)
-EXTENDS Decision, TLC
+EXTENDS Decision, Sequences, TLC
 
 CONSTANTS
   Sites,
@@ -21,7 +21,8 @@ CONSTANTS
   Callers,
   OneRequest,  \* whether all callers ask for the same under this XID
   OwnXid,      \* whether the XID is of a server's own making: then there is one submission only
-  Expiry       \* whether sites may come to refuse the XID as expired
+  Expiry,      \* whether sites may come to refuse the XID as expired
+  Refuses      \* whether the handler may refuse the request
 
 Coordinators == Servers \cup Sweepers \cup Cancellers
 
@@ -33,8 +34,11 @@ VARIABLES
   phase,      \* instance -> "unused", "begun", "waits" (its handler, for whatever), "asked" to prepare, "failed"
   of,         \* instance -> its coordinator
   cancels,    \* the instances that are empty
+  wrote,      \* those that may have written something when they are asked to prepare
+  refusals,   \* those whose result is that the handler has refused the request
   exposed,    \* the instances that have been prepared somewhere
-  at,         \* coordinator -> "idle", "taken" (the request), "running", "between" (two instances), "answered"
+  at,         \* coordinator -> "idle", "taken" (the request), "running", "between" (two instances), "answered";
+              \* "refusing": its handler has refused, which is to be recorded
   now,        \* coordinator -> its latest instance
   caller,     \* coordinator -> who has submitted
   sure,       \* coordinator -> whether its latest instance may run unasked
@@ -46,7 +50,8 @@ VARIABLES
   denied_all  \* whether nothing may take effect, until somebody submits
 
 sites == <<state, closed, exposed>>
-instances == <<phase, of, cancels>>
+results == <<cancels, wrote, refusals>>
+instances == <<phase, of, results>>
 looks == <<quiet, overtaken, late>>
 answers == <<told, denied, denied_all>>
 vars == <<sites, instances, at, now, caller, sure, looks, answers>>
@@ -104,14 +109,15 @@ Adopt(c, y) ==
 (* Instances are numbered as they begin. Their order is no matter here:      *)
 (* whatever a site refuses because of it, it may refuse for no reason.       *)
 Attempt(c, y) ==
-  /\ at[c] \in {"taken", "between"}
+  /\ at[c] \in {"taken", "between", "refusing"}
   /\ phase[y] = "unused" /\ \A z \in Instances : z < y => phase[z] # "unused"
   /\ phase' = [phase EXCEPT ![y] = "begun"] /\ of' = [of EXCEPT ![y] = c]
   /\ cancels' = IF c \in Cancellers THEN cancels \cup {y} ELSE cancels
+  /\ refusals' = IF at[c] = "refusing" THEN refusals \cup {y} ELSE refusals
   /\ at' = [at EXCEPT ![c] = "running"] /\ now' = [now EXCEPT ![c] = y]
-  /\ sure' = [sure EXCEPT ![c] = c \notin Sweepers]
+  /\ sure' = [sure EXCEPT ![c] = c \notin Sweepers \/ (at[c] = "refusing" /\ ~Kept("a refusal looks again"))]
   /\ StopLooking(c)
-  /\ UNCHANGED <<sites, caller, answers>>
+  /\ UNCHANGED <<sites, caller, wrote, answers>>
 
 Begin(c, s) ==
   LET y == now[c]
@@ -127,7 +133,7 @@ Wait(c) ==
      /\ Kept("a handler that waits is seen") => \E s \in Sites : state[s][y] # "none"
      /\ phase' = [phase EXCEPT ![y] = "waits"]
      /\ BecomesKnown(c, y)
-     /\ UNCHANGED <<sites, of, cancels, at, now, caller, sure, quiet, late, told, denied_all>>
+     /\ UNCHANGED <<sites, of, results, at, now, caller, sure, quiet, late, told, denied_all>>
 
 (* What is empty was to be cancelled. *)
 ToRepeat(c, s) ==
@@ -149,7 +155,25 @@ Ask(c) ==
   /\ at[c] = "running" /\ phase[now[c]] \in {"begun", "waits"} /\ sure[c]
   /\ \A s \in Sites : state[s][now[c]] # "none"
   /\ phase' = [phase EXCEPT ![now[c]] = "asked"]
-  /\ UNCHANGED <<sites, of, cancels, at, now, caller, sure, looks, answers>>
+  /\ wrote' = IF now[c] \in cancels \cup refusals THEN wrote ELSE wrote \cup {now[c]}
+  /\ UNCHANGED <<sites, of, cancels, refusals, at, now, caller, sure, looks, answers>>
+
+(* The handler has refused: another instance, that writes nothing, is to say *)
+(* so. Broken: this one does, with what it has written.                      *)
+RefuseRequest(c) ==
+  LET y == now[c]
+  IN /\ Refuses /\ c \notin Cancellers
+     /\ at[c] = "running" /\ phase[y] \in {"begun", "waits"} /\ sure[c] /\ y \notin refusals
+     /\ IF Kept("a refusal has written nothing")
+        THEN /\ phase' = [phase EXCEPT ![y] = "failed"]
+             /\ state' = [s \in Sites |-> [state[s] EXCEPT ![y] = "aborted"]]
+             /\ at' = [at EXCEPT ![c] = "refusing"] /\ now' = [now EXCEPT ![c] = 0]
+             /\ UNCHANGED <<wrote, refusals>>
+        ELSE /\ \A s \in Sites : state[s][y] # "none"
+             /\ phase' = [phase EXCEPT ![y] = "asked"]
+             /\ wrote' = wrote \cup {y} /\ refusals' = refusals \cup {y}
+             /\ UNCHANGED <<state, at, now>>
+     /\ UNCHANGED <<closed, exposed, of, cancels, caller, sure, looks, answers>>
 
 BeginToLook(c) ==
   /\ at' = [at EXCEPT ![c] = "between"] /\ now' = [now EXCEPT ![c] = 0]
@@ -162,7 +186,7 @@ Fail(c) ==
      /\ phase' = [phase EXCEPT ![y] = "failed"]
      /\ state' = [s \in Sites |-> [state[s] EXCEPT ![y] = "aborted"]]
      /\ BeginToLook(c)
-     /\ UNCHANGED <<closed, exposed, of, cancels, caller, sure, quiet, overtaken, answers>>
+     /\ UNCHANGED <<closed, exposed, of, results, caller, sure, quiet, overtaken, answers>>
 
 (* Asked, and not complete as far as is known; the requests may still arrive. *)
 GiveUp(c) ==
@@ -248,18 +272,21 @@ TellReused(c) ==
   /\ Answer(c, "reused")
   /\ UNCHANGED <<sites, instances, caller, sure, denied, denied_all>>
 
+Refusal(w) == "refused " \o ToString(w)
+
 (* The winner, whose result everybody is told *)
 TellResult(c) ==
   /\ c \in Servers /\ at[c] \in {"running", "between"}
   /\ \E w \in Winner :
        Answer(c, IF AskedOf(of[w]) # AskedOf(c) THEN "reused"
-                 ELSE IF w \in cancels /\ Kept("cancelled is told as such") THEN "cancelled" ELSE ToString(w))
+                 ELSE IF w \in cancels /\ Kept("cancelled is told as such") THEN "cancelled"
+                 ELSE IF w \in refusals /\ Kept("refused is told as such") THEN Refusal(w) ELSE ToString(w))
   /\ UNCHANGED <<sites, instances, caller, sure, denied, denied_all>>
 
 -----------------------------------------------------------------------------
 Init ==
   /\ state = [s \in Sites |-> [y \in Instances |-> "none"]]
-  /\ closed = {} /\ cancels = {} /\ exposed = {}
+  /\ closed = {} /\ cancels = {} /\ wrote = {} /\ refusals = {} /\ exposed = {}
   /\ phase = [y \in Instances |-> "unused"]
   /\ of = [y \in Instances |-> Nobody]
   /\ at = [c \in Coordinators |-> "idle"]
@@ -274,7 +301,7 @@ Init ==
 Steps ==
   \/ \E k \in Callers : TellClient(k) \/ (\E c \in Servers : Submit(k, c))
   \/ \E c \in Coordinators :
-       \/ Wait(c) \/ LookAgain(c) \/ Ask(c) \/ Fail(c) \/ GiveUp(c)
+       \/ Wait(c) \/ LookAgain(c) \/ Ask(c) \/ RefuseRequest(c) \/ Fail(c) \/ GiveUp(c)
        \/ TellNothing(c) \/ TellInProgress(c) \/ TellExpired(c) \/ TellReused(c)
        \/ \E s \in Sites : Begin(c, s) \/ Look(c, s)
        \/ \E y \in Instances :
@@ -304,7 +331,10 @@ NothingAfterExpiry == Told("expired") => ~TakesEffect
 
 (* Results are the winner's; two callers of the same request are told the same. *)
 ResultsAreTrue ==
-  \A y \in Instances : Told(ToString(y)) => Winner = {y} /\ y \notin cancels
+  \A y \in Instances : Told(ToString(y)) => Winner = {y} /\ y \notin cancels \cup refusals
+
+(* So are refusals, and nothing is there of what a handler has written.     *)
+RefusalsAreTrue == \A y \in Instances : Told(Refusal(y)) => Winner = {y} /\ y \in refusals \ wrote
 
 CancelledIsTrue == Told("cancelled") => Winner # {} /\ ~TakesEffect
 

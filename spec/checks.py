@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 # The longest first: they are run side by side.
 CONFIGURATIONS = (
     "sweeper", "retry", "four_instances", "told_canceller", "told_client", "families", "told_requests",
-    "told_sweeper", "site_sets", "family", "one_site",
+    "told_sweeper", "told_refusals", "crossing", "site_sets", "timeless", "family", "one_site",
 )  # fmt: skip
 LARGE = ("old_and_new", "three_sites", "five_instances")
 
