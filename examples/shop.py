@@ -18,29 +18,28 @@ TOKENS = {"alice-secret": "alice", "bob-secret": "bob"}
 async def buy(tx: pgmip.Tx, customer: str, item: int, quantity: int) -> dict[str, Any]:
     """Take the goods from the store and the money from the bank: both, or neither.
 
-    A refusal is the answer to this request for ever, like any other result. The savepoints undo what came before it.
+    A refusal undoes what came before it at both, and is the answer to this request for ever, like any other result.
     """
-    async with tx.store.savepoint(), tx.bank.savepoint():
-        goods = await tx.store.fetch_one(
-            "UPDATE item SET stock = stock - %(n)s WHERE i_id = %(item)s AND stock >= %(n)s RETURNING price",
-            {"n": quantity, "item": item},
-        )
-        if goods is None:
-            raise HTTPException(409, "sold out")
-        order = await tx.store.fetch_one(
-            "INSERT INTO orders (customer, i_id, quantity) VALUES (%s, %s, %s) RETURNING o_id",
-            (customer, item, quantity),
-        )
-        amount = goods.price * quantity
-        paid = await tx.bank.execute(
-            "UPDATE account SET balance = balance - %(sum)s WHERE owner = %(who)s AND balance >= %(sum)s",
-            {"sum": amount, "who": customer},
-        )
-        if not paid:
-            raise HTTPException(402, "not enough money in the account")
-        await tx.bank.execute(
-            "INSERT INTO payment (owner, amount, o_id) VALUES (%s, %s, %s)", (customer, amount, order.o_id)
-        )
+    goods = await tx.store.fetch_one(
+        "UPDATE item SET stock = stock - %(n)s WHERE i_id = %(item)s AND stock >= %(n)s RETURNING price",
+        {"n": quantity, "item": item},
+    )
+    if goods is None:
+        raise HTTPException(409, "sold out")
+    order = await tx.store.fetch_one(
+        "INSERT INTO orders (customer, i_id, quantity) VALUES (%s, %s, %s) RETURNING o_id",
+        (customer, item, quantity),
+    )
+    amount = goods.price * quantity
+    paid = await tx.bank.execute(
+        "UPDATE account SET balance = balance - %(sum)s WHERE owner = %(who)s AND balance >= %(sum)s",
+        {"sum": amount, "who": customer},
+    )
+    if not paid:
+        raise HTTPException(402, "not enough money in the account")
+    await tx.bank.execute(
+        "INSERT INTO payment (owner, amount, o_id) VALUES (%s, %s, %s)", (customer, amount, order.o_id)
+    )
     return {"order": order.o_id, "paid": amount}
 
 

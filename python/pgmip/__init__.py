@@ -17,6 +17,8 @@ from .exceptions import (
     KeyReused,
     NothingHappened,
     ProtocolViolation,
+    Refuse,
+    Refused,
     SiteDown,
     SubmitError,
     Unknown,
@@ -30,6 +32,8 @@ __all__ = [
     "KeyReused",
     "NothingHappened",
     "ProtocolViolation",
+    "Refuse",
+    "Refused",
     "Resolution",
     "Site",
     "SiteDown",
@@ -48,7 +52,4 @@ def __getattr__(name: str) -> Any:
     """Import what needs an optional package only where it is asked for."""
     if name not in ("Client", "SyncClient"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(".client", __name__), name)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"pgmip.{name} needs {error.name}: pip install 'pgmip[client]'") from error
+    return getattr(import_module(".client", __name__), name)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
 
 from . import _mipt
+from ._answer import Recorded
 from ._branch import Branch, Instance, Interrupted, Lost, Prepared, Refused, Site, Vote
-from ._cancellation import ended, obeyed, uninterrupted
+from ._cancellation import ended, uninterrupted
 from ._connection import Connection, PooledConnection, cut
-from ._json import canonical, parse
+from ._deadline import Deadline
+from ._json import parse
 from ._pool import Pool, at_site
 from ._sites import at_each_site
-from ._sqlstate import is_retryable
+from ._sqlstate import is_protocol, is_retryable
 from .decision import Entry, highest
+from .exceptions import Refuse
 from .observe import Phase, StepName
 
 __all__ = ["Attempt", "Ended", "Handler", "NotInDoubt", "Tx"]
@@ -57,6 +61,10 @@ class Ended:
 
     mipts: dict[str, Sequence[Entry] | None]
     error: BaseException | None = None
+    reason: BaseException | None = None
+    """What a site, or the way to it, has said, where the attempt failed for that. What a handler raises says nothing of
+    the request but that it has failed: an error may be of a database that has nothing to do with it.
+    """
     retry: bool = False
     left: bool = False
     """Whether the instance may be prepared somewhere, now or later."""
@@ -77,20 +85,18 @@ class Attempt:
 
     def __init__(
         self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], phase: Phase, *,
-        timeout: float, deadline: float, parallel: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
+        deadline: Deadline, parallel: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
         adopt: Callable[[], Awaitable[bool]] | None,
     ) -> None:  # fmt: skip
-        """`order`: the sites in the order in which to prepare them where not in parallel. `deadline`: the time, by
-        the event loop's clock, at which the handler is cancelled. `in_doubt`: whether a sibling is prepared. `turn`:
-        how long (seconds) the attempt may wait for a lock then, or keep one of the few places that there are for such
-        requests. `adopt`, where no client has submitted this: asked when all sites know of the instance, whether there
-        is a reason for it; without one the handler does not run.
+        """`order`: the sites in the order in which to prepare them where not in parallel. `in_doubt`: whether a sibling
+        is prepared. `turn`: how long (seconds) the attempt may wait for a lock then, or keep one of the few places that
+        there are for such requests. `adopt`, where no client has submitted this: asked when all sites know of the
+        instance, whether there is a reason for it; without one the handler does not run.
         """
         self._instance = instance
         self._order = order
         self._pools = pools
         self.phase = phase
-        self._timeout = timeout
         self._deadline = deadline
         self._parallel = parallel
         self._in_doubt = in_doubt
@@ -99,6 +105,7 @@ class Attempt:
         self._branches: dict[str, Branch] = {}
         self._votes: dict[str, Vote] = {}
         self._gave_way = False
+        self._of_handler: Exception | None = None
 
     async def run(self, handler: Handler | None, request: str | None) -> Ended:
         """Run the handler, or without one the empty instance that cancels the family, and prepare at all sites.
@@ -107,7 +114,7 @@ class Attempt:
         """
         preparing = False
         try:
-            async with asyncio.timeout_at(self._deadline) as limit, self._taking_turns(limit), self._insisting():
+            async with asyncio.timeout_at(self._deadline.at) as limit, self._taking_turns(limit), self._insisting():
                 await self._connect(limit)
                 if self._adopt is not None and handler is not None:
                     await at_each_site(self._order, lambda site: self._branches[site].begin())
@@ -119,18 +126,19 @@ class Attempt:
                     await self._prepare(request, text)
         except Exception as error:
             if limit.expired():
-                early = limit.when() != self._deadline
+                early = limit.when() != self._deadline.at
                 why = TimeoutError("a sibling is in doubt" if early else "the deadline has passed")
                 return await self._out_of_time(why, early)
             if preparing:
                 raise
-            failure = self._failure()
-            # The handler's own time-out says more than that it has interrupted something.
-            return self._failed(error if failure is None or isinstance(failure, Interrupted) else failure)
+            cause = self._cause(error)
+            if cause is not error:
+                return self._failed(cause, cause)
+            return self._failed(error, self._origin(error) if error is self._of_handler else error)
         if not preparing:
             failure = self._failure()
             if failure is not None:
-                return self._failed(failure)
+                return self._failed(failure, failure)
             await self._prepare(request, text)
         return await self._judge(self._votes)
 
@@ -147,28 +155,42 @@ class Attempt:
         try:
             if not hard:
                 still_open = [site for site, branch in self._branches.items() if branch.end()]
-                await at_each_site(still_open, lambda site: self._branches[site].rollback(self._timeout))
+                await at_each_site(still_open, lambda site: self._branches[site].rollback(self._deadline.step()))
         finally:
             async with contextlib.AsyncExitStack() as all_of_them:
                 for site, branch in self._branches.items():
                     all_of_them.push_async_callback(self._pools[site].give, branch.conn)
-                    if hard:
-                        all_of_them.push_async_callback(branch.conn.close)
+                    if branch.end() or hard:
+                        all_of_them.push_async_callback(branch.close, self._deadline.step())
             self._branches = {}
 
-    def _failed(self, cause: BaseException) -> Ended:
+    def _cause(self, raised: Exception) -> Exception:
+        """Why the attempt fails whose handler has raised this."""
+        failure = self._failure()
+        if failure is None or isinstance(failure, Interrupted):
+            return raised  # the handler's own time-out says more than that it has interrupted something
+        # A refusal may be because of an error of the database, as long as that is about the request.
+        final = not (is_retryable(failure) or is_protocol(failure) or self._ended_by_handler())
+        return raised if isinstance(raised, Refuse) and final else failure
+
+    def _failed(self, cause: BaseException, reason: BaseException | None) -> Ended:
         """We have prepared nothing, and will not: the transactions end with `close`."""
         by_handler = self._ended_by_handler()
-        return Ended({}, cause, is_retryable(cause), by_handler=by_handler, exposed=by_handler)
+        return Ended({}, cause, reason, is_retryable(reason), by_handler=by_handler, exposed=by_handler)
+
+    def _origin(self, error: BaseException) -> BaseException | None:
+        """The error of one of our branches that the handler has let through, or says its own comes from."""
+        branches = self._branches.values()
+        return next((e for e in _sources(error) if any(branch.has_raised(e) for branch in branches)), None)
 
     async def _out_of_time(self, why: TimeoutError, retry: bool) -> Ended:
         """The same; but a branch that was preparing may have done it."""
         if not self._votes:
-            return replace(self._failed(why), retry=retry, stuck=self._gave_way)
+            return replace(self._failed(why, why), retry=retry, stuck=self._gave_way)
         ended = await self._judge({site: Refused(_NotTried()) for site in self._order} | self._votes)
         if ended.error is None:
             return ended  # complete after all
-        return replace(ended, error=why, retry=retry, stuck=self._gave_way)
+        return replace(ended, error=why, reason=why, retry=retry, stuck=self._gave_way)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -202,9 +224,9 @@ class Attempt:
                 cut(branch.conn)
             task.cancel()
             times += 1
-            timer = loop.call_later(self._timeout, insist)
+            timer = loop.call_later(self._deadline.insist_after, insist)
 
-        timer = loop.call_at(self._deadline + self._timeout, insist)
+        timer = loop.call_at(self._deadline.at + self._deadline.insist_after, insist)
         try:
             yield
         finally:
@@ -217,7 +239,7 @@ class Attempt:
         while not (await self._waits() and await self._in_doubt()):  # noqa: ASYNC110 (sites do not tell)
             await asyncio.sleep(self._turn)
         self._gave_way = True
-        limit.reschedule(min(self._deadline, asyncio.get_running_loop().time()))
+        limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
 
     async def _waits(self) -> bool:
         xid, xinst = self._instance.xid, self._instance.xinst
@@ -225,7 +247,9 @@ class Attempt:
         async def ask(site: str) -> bool:
             try:
                 return await at_site(
-                    self._pools[site], lambda conn: _mipt.waits(conn, self._timeout, xid, xinst), patience=self._timeout
+                    self._pools[site],
+                    lambda conn: _mipt.waits(conn, self._deadline.step(), xid, xinst),
+                    patience=self._deadline.step,
                 )
             except psycopg.Error:
                 return False
@@ -251,7 +275,7 @@ class Attempt:
                 return conn
             if await self._in_doubt():
                 conn = await pool.take_in_doubt()
-                limit.reschedule(min(self._deadline, asyncio.get_running_loop().time() + self._turn))
+                limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time() + self._turn))
                 return conn
             patience *= 2
 
@@ -260,8 +284,20 @@ class Attempt:
             return None
         with self.phase.part("handler"):
             async with self._seen():
-                result = await _uncancelled(handler(Tx(self._instance, self._branches), parse(request)["request"]))
-        return canonical(result)
+                tx = Tx(self._instance, self._branches)
+                try:
+                    result = await _uncancelled(functools.partial(self._handle, handler, tx, parse(request)["request"]))
+                except Exception as error:
+                    self._of_handler = error
+                    raise
+        return (result if isinstance(result, Recorded) else Recorded(result)).text
+
+    async def _handle(self, handler: Handler, tx: Tx, request: Any) -> Any:
+        try:
+            return await handler(tx, request)
+        finally:
+            for branch in self._branches.values():  # before any other task runs
+                branch.handler_returned()
 
     @contextlib.asynccontextmanager
     async def _seen(self) -> AsyncIterator[None]:
@@ -283,8 +319,6 @@ class Attempt:
             raise
         finally:
             timer.cancel()
-            for branch in branches:
-                branch.handler_returned()
             await ended(begun)  # what went wrong is noted
 
     def _ended_by_handler(self) -> bool:
@@ -319,7 +353,7 @@ class Attempt:
         end = branch.commit_one_phase if one_phase else branch.prepare
         with self.phase.part("commit" if one_phase else "prepare", site=site) as phase:
             try:
-                vote = await end(request, result, self._timeout)
+                vote = await end(request, result, self._deadline.step())
             except BaseException:
                 self._votes[site] = branch.interrupted()
                 raise
@@ -342,7 +376,7 @@ class Attempt:
         refusals = [vote.error for vote in refused if not isinstance(vote.error, _NotTried)]
         retry = all(map(is_retryable, refusals)) and all(vote.retry for vote in lost)
         error = next(iter([*refusals, *(vote.error for vote in lost)]), _NotTried())
-        return Ended(mipts, error, retry, left, exposed=exposed)
+        return Ended(mipts, error, error, retry, left, exposed=exposed)
 
     async def _take_back(self, sites: Sequence[str]) -> bool:
         """Roll the prepared branches back; whether all of them are known to be gone."""
@@ -353,8 +387,9 @@ class Attempt:
                 with self.phase.part("rollback", site=site):
                     await at_site(
                         self._pools[site],
-                        lambda conn: _mipt.rollback(conn, self._timeout, xid, xinst),
+                        lambda conn: _mipt.rollback(conn, self._deadline.step(), xid, xinst),
                         self.connection(site),
+                        patience=self._deadline.step,
                     )
             except psycopg.Error:
                 return False
@@ -369,17 +404,62 @@ class Attempt:
         await self.phase.step(name, self._instance.xinst, site)
 
 
-async def _uncancelled(work: Awaitable[Any]) -> Any:
-    """What `work` returns. A CancelledError of its own making is an error like others: nobody has cancelled us."""
-    task = asyncio.current_task()
-    assert task is not None
-    before = task.cancelling()
+def _sources(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised `from`, and so on; of a group, of each of its members.
+
+    Not what it was merely raised beside (`__context__`): whoever handles an error and fails has failed by himself.
+    """
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__] if one.__cause__ is not None else []
+        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+
+
+async def _uncancelled(work: Callable[[], Awaitable[Any]]) -> Any:
+    """What `work` returns. A CancelledError of its own making is an error like others: nobody has cancelled us.
+
+    It runs in a task of its own, so that what it does to that is not taken for a cancellation of ours: a TaskGroup of
+    Python 3.11 may leave its task cancelled.
+    """
+    task = asyncio.create_task(_outcome(work))
+    cancelled = False
     try:
-        return await obeyed(work)
-    except asyncio.CancelledError as error:
-        if task.cancelling() > before:
-            raise
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                cancelled = True
+                task.cancel()
+    except GeneratorExit:
+        raise  # the loop itself has ended
+    except BaseException:
+        task.cancel()
+        await ended([task])
+        raise
+    result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
+    if cancelled and (error is None or isinstance(error, Exception | asyncio.CancelledError)):
+        raise asyncio.CancelledError from error
+    if isinstance(error, asyncio.CancelledError):
         raise RuntimeError("the handler was cancelled from within") from error
+    if error is not None:
+        raise error
+    return result
+
+
+async def _outcome(work: Callable[[], Awaitable[Any]]) -> tuple[Any, BaseException | None]:
+    """What it returns, or raises, as values: KeyboardInterrupt, say, would stop the loop where it leaves a task."""
+    try:
+        return await work(), None
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        return None, error
 
 
 class NotInDoubt(Exception):

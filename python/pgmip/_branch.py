@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import secrets
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar
@@ -17,7 +19,8 @@ from psycopg.rows import namedtuple_row
 from psycopg.sql import SQL, Composed
 
 from . import _mipt
-from ._connection import PooledConnection, cut_after, is_silent
+from ._connection import PooledConnection, cut, cut_after, is_silent
+from ._copy import Copy
 from ._sqlstate import NOT_USABLE, is_definite, is_protocol, sqlstate
 from .decision import Entry, State
 
@@ -26,11 +29,13 @@ __all__ = ["Branch", "Instance", "Interrupted", "Lost", "Prepared", "Refused", "
 T = TypeVar("T")
 Statement = LiteralString | bytes | SQL | Composed
 _Queued = tuple[Statement, Params | None, bool | None]  # and whether it is to be prepared
+_Run = Callable[[psycopg.AsyncCursor[Any]], Awaitable[object]]  # one statement, by a cursor of its own
 
-_MIP_BEGIN = b"SELECT mip.begin(%s, %s, %s)"
-_PREPARE = f"SELECT {_mipt.COLUMNS} FROM mip.prepare(%s, %s)".encode()
-_COMMIT_ONE_PHASE = f"SELECT {_mipt.COLUMNS} FROM mip.commit_one_phase(%s, %s)".encode()
+_MIP_BEGIN = b"SELECT mip.begin(%s, %s, %s, %s)"
+_PREPARE = f"SELECT {_mipt.COLUMNS} FROM mip.prepare(%s, %s, %s)".encode()
+_COMMIT_ONE_PHASE = f"SELECT {_mipt.COLUMNS} FROM mip.commit_one_phase(%s, %s, %s)".encode()
 _NOT_YOURS = "a handler must not end its own transaction"
+_USE_COPY = "COPY from or to the client needs copy()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ class Branch:
         self.conn = conn
         self._instance = instance
         self._on_begun = on_begun
+        self._key = secrets.token_hex(8)  # so that no statement of the handler prepares, or commits
         self.begun = False
         """Whether the site has been told of the instance, or is being told."""
         self._returned = False
@@ -97,7 +103,9 @@ class Branch:
         self._last: tuple[Statement, Params | None] | None = None
         self._asked = False  # whether what prepares may have been sent
         self._refusal: psycopg.Error | None = None
+        self._raised = weakref.WeakSet[BaseException]()
         self._turn = asyncio.Lock()
+        self._copying = False  # meanwhile the connection takes no statements
 
     @property
     def ended_by_handler(self) -> bool:
@@ -118,7 +126,7 @@ class Branch:
         if self._failed is not None:
             why = self._failed[1]
             return why if isinstance(why, psycopg.Error) else Interrupted("a", self.site)
-        if self._turn.locked():
+        if self._turn.locked() or self._copying:
             return psycopg.ProgrammingError(f"the handler has left a statement running at site {self.site!r}")
         # Better known now than after the other sites have prepared: what is lost then may have been prepared.
         return None if is_silent(self.conn) else psycopg.OperationalError(f"site {self.site!r} ended the connection")
@@ -127,22 +135,65 @@ class Branch:
         """Begin now, and not only with the handler's first statement: from here on the site knows of the instance."""
         async with self._turn:
             if not (self.begun or self._returned or self._over):
-                await self._noted(b"SELECT", None, _nothing)
+                await self._noted(_executing(b"SELECT", None), _nothing)
 
     async def run(
         self, sql: Statement, params: Params | None, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]
     ) -> T:
         """Run one statement of the handler, and `read` what it returns."""
+        return await self._run(_executing(sql, params), read)
+
+    async def run_many(self, sql: Statement, params_seq: Iterable[Params]) -> int:
+        """Run one statement of the handler for each of these; the number of rows that they touched."""
+        return await self._run(lambda cursor: cursor.executemany(sql, params_seq), _count)
+
+    @contextlib.asynccontextmanager
+    async def copy(self, sql: Statement, params: Params | None) -> AsyncIterator[Copy]:
+        """Run a COPY of the handler, which writes or reads its rows in the block."""
+        await self.begin()  # libpq does not copy in a pipeline
+        with self._noting():
+            copying = self.conn.cursor().copy(sql, params)
+            async with self._turn:
+                self._check_usable()
+                self._copying = True
+                try:
+                    rows = await copying.__aenter__()
+                except BaseException:
+                    self._copying = self.conn.lock.locked()  # where it has begun all the same
+                    raise
+            try:
+                yield Copy(rows, self._in_copy)
+            except BaseException as error:
+                await self._end_copy(copying, type(error), error, error.__traceback__)
+                raise
+            await self._end_copy(copying, None, None, None)
+            if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
+                raise psycopg.ProgrammingError("a COPY has to be read to its end")
+
+    @contextlib.asynccontextmanager
+    async def _in_copy(self) -> AsyncIterator[None]:
+        """For what a handler does in the block of a COPY."""
         async with self._turn:
             self._check_open()
-            if self.ended_by_handler:
-                raise self._refusal or psycopg.ProgrammingError(_NOT_YOURS)
-            return await self._noted(sql, params, read)
+            if not self._copying:
+                raise RuntimeError("the COPY is over")
+            yield
+
+    async def _end_copy(self, copying: AbstractAsyncContextManager[Any], *failure: Any) -> None:
+        async with self._turn:
+            try:
+                await copying.__aexit__(*failure)
+            finally:
+                self._copying = self.conn.lock.locked()  # where it has not been ended
 
     def finish_with(self, sql: Statement, params: Params | None) -> None:
         """Keep the handler's last statement, to be run together with the one that prepares."""
         self._check_open()
         self._last = sql, copy.copy(params)
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether this very error came from a statement here, also from one that a savepoint has undone."""
+        return any(raised is error for raised in self._raised)  # whatever it compares like
 
     def handler_returned(self) -> None:
         """Take no more statements of the handler's; what it has left behind is too late."""
@@ -194,13 +245,34 @@ class Branch:
         """End an open transaction without effect; where that fails the connection is closed, which does it too."""
         try:
             with cut_after(self.conn, timeout):
-                if self._turn.locked():  # a statement that the handler has left running
-                    await self.conn.cancel_safe(timeout=timeout)
+                await self._interrupt(timeout)
                 # Prepared, so that psycopg forgets what else it has prepared: in a pipeline that fails it also takes
                 # for prepared what never arrived.
                 async with self._turn:
-                    await self.conn.execute(b"ROLLBACK", prepare=True)
+                    if self._copying:  # in a block that may never end
+                        await self.conn.close()
+                    else:
+                        await self.conn.execute(b"ROLLBACK", prepare=True)
         except psycopg.Error:
+            await self._disconnect()
+
+    async def close(self, timeout: float) -> None:
+        """Close the connection, which ends an open transaction without effect. What still runs there fails."""
+        try:
+            with contextlib.suppress(psycopg.Error):  # the statement may go on, and finds nobody to answer to
+                await self._interrupt(timeout)
+        finally:
+            await self._disconnect()
+
+    async def _interrupt(self, timeout: float) -> None:
+        """Have the server end a statement that the handler has left running."""
+        if self._turn.locked():
+            await self.conn.cancel_safe(timeout=timeout)
+
+    async def _disconnect(self) -> None:
+        if self._turn.locked():
+            cut(self.conn)
+        async with self._turn:  # no socket is closed while somebody waits for it: its number is another one's at once
             await self.conn.close()
 
     async def _without(self, error: psycopg.Error) -> Refused | Lost:
@@ -211,13 +283,25 @@ class Branch:
             await self.conn.close()  # psycopg takes for prepared what the site has skipped
             return Lost(psycopg.ProgrammingError(_NOT_YOURS), retry=False)  # it may even have prepared
         if self.conn.pgconn.transaction_status == TransactionStatus.ACTIVE:
-            return Lost(error, retry=False)  # a COPY, say
+            return Lost(error, retry=False)  # a COPY
         return Refused(error) if is_definite(error, self.conn) else Lost(error)
 
     def _ended_by_last(self, error: psycopg.Error) -> bool:
         """Whether what prepares has found no transaction, because the handler's last statement had ended it."""
         idle = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
         return self.has_last and idle and sqlstate(error) == NOT_USABLE
+
+    async def _run(self, run: _Run, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]) -> T:
+        async with self._turn:
+            self._check_usable()
+            return await self._noted(run, read)
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self.ended_by_handler:
+            raise self._refusal or psycopg.ProgrammingError(_NOT_YOURS)
+        if self._copying:
+            raise psycopg.ProgrammingError(f"a COPY is running at site {self.site!r}: end its block first")
 
     def _check_open(self) -> None:
         if self._over or self._returned:
@@ -231,7 +315,7 @@ class Branch:
         limit = contextlib.nullcontext() if self.has_last else cut_after(self.conn, timeout)
         try:
             with limit:
-                cursor = await self._send(sql, (request, result))
+                cursor = await self._send(_executing(sql, (request, result, self._key)))
                 mipt = _mipt.entries(await cursor.fetchall())
         except psycopg.Error as error:
             return await self._without(error)
@@ -245,17 +329,23 @@ class Branch:
             return Lost(psycopg.OperationalError(f"site {self.site!r} did not confirm: instance is {states or 'gone'}"))
         return Prepared(mipt)
 
-    async def _send(self, sql: Statement, params: Params | None) -> psycopg.AsyncCursor[Any]:
+    async def _send(self, run: _Run) -> psycopg.AsyncCursor[Any]:
         """Run a statement: the first one together with the begin of the transaction, the last one with its end."""
         cursor = self.conn.cursor(row_factory=namedtuple_row)
         before = [] if self.begun else self._beginning()
         if self._over and self._last is not None:
             before.append((*self._last, None))
-        if not before:
-            self._asked = self._over
-            return await cursor.execute(sql, params)
         begins, self.begun = not self.begun, True
-        await self._send_together(before, cursor, sql, params)
+        try:
+            if before:
+                await self._send_together(before, cursor, run)
+            else:
+                self._asked = self._over
+                await run(cursor)
+        except psycopg.Error as error:
+            if self.conn.pgconn.transaction_status == TransactionStatus.ACTIVE:  # where it leaves a connection
+                raise psycopg.ProgrammingError(_USE_COPY) from error
+            raise
         if begins:
             await self._on_begun(self.site)
         return cursor
@@ -264,11 +354,11 @@ class Branch:
         me = self._instance
         return [
             (f"BEGIN ISOLATION LEVEL {me.isolation}".encode(), None, None),
-            (_MIP_BEGIN, (me.xid, me.xinst, list(me.sites)), True),
+            (_MIP_BEGIN, (me.xid, me.xinst, list(me.sites), self._key), True),
         ]
 
     async def _send_together(
-        self, before: Sequence[_Queued], cursor: psycopg.AsyncCursor[Any], sql: Statement, params: Params | None
+        self, before: Sequence[_Queued], cursor: psycopg.AsyncCursor[Any], run: _Run
     ) -> None:
         """Some statements, and then this one, in one round trip. The first error counts: the later statements of the
         pipeline only report that it was aborted.
@@ -280,7 +370,7 @@ class Branch:
                     for other, values, prepare in before:
                         await self.conn.execute(other, values, prepare=prepare)
                     self._asked = self._over
-                    await cursor.execute(sql, params)
+                    await run(cursor)
                 except psycopg.Error as error:
                     first = error
         except psycopg.Error as error:
@@ -288,27 +378,36 @@ class Branch:
         if first is not None:
             raise first
 
-    async def _noted(
-        self, sql: Statement, params: Params | None, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]
-    ) -> T:
+    async def _noted(self, run: _Run, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]) -> T:
+        with self._noting():
+            cursor = await self._send(run)
+            if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
+                raise psycopg.ProgrammingError(_NOT_YOURS)
+            return await read(cursor)
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
         """Whatever is raised in here, an interruption too, has the handler believe that the statement has not been: so
         the branch has failed, unless the handler goes back to a savepoint.
         """
         self._statements += 1
         try:
-            cursor = await self._send(sql, params)
-            if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
-                raise psycopg.ProgrammingError(_NOT_YOURS)
-            return await read(cursor)
+            yield
         except BaseException as error:
             self._note(error)
             raise
 
     def _note(self, error: BaseException) -> None:
+        if isinstance(error, psycopg.Error):
+            self._raised.add(error)
         self._failed = self._failed or (self._statements, error)
         self._ended |= self.conn.pgconn.transaction_status == TransactionStatus.IDLE
         if self._refusal is None and isinstance(error, psycopg.Error) and (is_protocol(error) or self._ended):
             self._refusal = error
+
+
+def _executing(sql: Statement, params: Params | None) -> _Run:
+    return lambda cursor: cursor.execute(sql, params)
 
 
 async def _nothing(_: psycopg.AsyncCursor[Any]) -> None:
@@ -342,6 +441,12 @@ class Site:
         """Run a statement; the number of rows it touched, -1 where PostgreSQL tells none."""
         return await self._branch.run(sql, params, _count)
 
+    async def execute_many(self, sql: Statement, params_seq: Iterable[Params]) -> int:
+        """Run a statement once for each of these parameters, in few round trips; the number of rows that all of them
+        touched.
+        """
+        return await self._branch.run_many(sql, params_seq)
+
     async def fetch_one(self, sql: Statement, params: Params | None = None) -> Any:
         """Run a statement; its first row, with an attribute per column (`row.o_id`), or None."""
         return await self._branch.run(sql, params, _one)
@@ -349,6 +454,13 @@ class Site:
     async def fetch_all(self, sql: Statement, params: Params | None = None) -> list[Any]:
         """Run a statement; all of its rows, as in `fetch_one`."""
         return await self._branch.run(sql, params, _all)
+
+    def copy(self, sql: Statement, params: Params | None = None) -> AbstractAsyncContextManager[Copy]:
+        """`async with tx.store.copy("COPY item FROM STDIN") as copy:` writes the rows of a COPY, or with TO STDOUT
+        reads them to their end. Until the block has ended the site takes no statements; if it raises, the COPY has
+        failed.
+        """
+        return self._branch.copy(sql, params)
 
     def finish_with(self, sql: Statement, params: Params | None = None) -> None:
         """Give the handler's last statement here. It runs when the handler has returned, in one round trip with

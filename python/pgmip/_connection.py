@@ -35,13 +35,28 @@ C = TypeVar("C", bound=Connection)
 class ObedientConnection(Connection):
     """One whose statements end when they are cancelled."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.is_cut = asyncio.Event()
+
     async def wait(self, *args: Any, **options: Any) -> Any:
         """As psycopg does; but that of 3.2 may swallow a cancellation."""
         return await obeyed(super().wait(*args, **options))
 
     async def cancel_safe(self, **options: Any) -> None:
-        """Have the server end the statement. Who is cancelled twice does that nevertheless, or it would go on."""
-        await uninterrupted(super().cancel_safe(**options))
+        """Have the server end the statement. Who is cancelled twice does that nevertheless, or it would go on; but
+        nobody waits for a server that does not answer once the connection has been cut.
+        """
+        asked = asyncio.create_task(super().cancel_safe(**options))
+        given_up = asyncio.create_task(self.is_cut.wait())
+        try:
+            await uninterrupted(asyncio.wait({asked, given_up}, return_when=asyncio.FIRST_COMPLETED))
+        finally:
+            given_up.cancel()
+            asked.add_done_callback(lambda task: task.cancelled() or task.exception())  # which counts as seen
+        if not asked.done():
+            raise psycopg.errors.CancellationTimeout("the connection was cut before the server had been asked")
+        asked.result()
 
 
 class PooledConnection(ObedientConnection):
@@ -49,6 +64,8 @@ class PooledConnection(ObedientConnection):
 
     heard: float
     """When the server was last known to answer, by the monotonic clock."""
+    discarded = False
+    """Whether it is given back closed, on purpose."""
     pool: AsyncConnectionPool[PooledConnection]
     """Where it was taken from."""
 
@@ -117,6 +134,8 @@ def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
 
 def cut(conn: Connection) -> None:
     """End a connection without a word to the server: what waits for its answer gets psycopg.OperationalError."""
+    if isinstance(conn, ObedientConnection):
+        conn.is_cut.set()
     if conn.closed:
         return
     wire = socket.socket(fileno=conn.pgconn.socket)  # not a copy: there may be no descriptor to be had

@@ -6,20 +6,20 @@ import asyncio
 import functools
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import psycopg
 
 from . import _mipt
-from ._attempt import Attempt, Ended, Handler, NotInDoubt
+from ._answer import Answer, Recorded
+from ._attempt import Attempt, Ended, Handler, NotInDoubt, Tx
 from ._branch import Instance
 from ._connection import Connection
-from ._json import parse
+from ._deadline import Deadline
 from ._pool import Pool, at_site
 from ._sites import at_each_site
-from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, is_acknowledged, may_be_held_up, sqlstate
-from .decision import Entry, Mipts, State, Winner, decide, declared, highest, live
+from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, OTHER_SITES, is_acknowledged, may_be_held_up, sqlstate
+from .decision import Entry, Mipts, State, Winner, decide, declared, explain, highest, live, over
 from .exceptions import (
     Cancelled,
     Decided,
@@ -27,11 +27,13 @@ from .exceptions import (
     KeyReused,
     NothingHappened,
     ProtocolViolation,
+    Refuse,
+    Refused,
     SubmitError,
     Unknown,
 )
 from .observe import DecisionKind, Phase
-from .xinst import new_xinst
+from .xinst import new_xinst, xid_time
 
 __all__ = ["Family", "Found", "Limits", "Settled", "find", "read"]
 
@@ -49,17 +51,9 @@ class Limits:
     attempts: int
     step_timeout: float
 
-    def until(self, deadline: float | None = None, attempts: int | None = None) -> Limits:
-        """The same, but for what is given."""
-        return Limits(
-            self.deadline if deadline is None else deadline,
-            self.attempts if attempts is None else attempts,
-            self.step_timeout,
-        )
-
 
 async def read(
-    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str], timeout: float
+    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str], deadline: Deadline
 ) -> tuple[dict[str, Sequence[Entry] | None], BaseException | None]:
     """The family's MIPT at each of the sites, None for one that cannot be read, and why the first of those cannot."""
     why: list[BaseException] = []
@@ -68,7 +62,9 @@ async def read(
         try:
             with phase.part("read", site=site):
                 return await at_site(
-                    pools[site], lambda conn: _mipt.instances(conn, timeout, phase.xid), patience=timeout
+                    pools[site],
+                    lambda conn: _mipt.instances(conn, deadline.step(), phase.xid),
+                    patience=deadline.step,
                 )
         except psycopg.Error as error:
             why.append(error)
@@ -86,43 +82,51 @@ class Found:
     mipts: Mipts
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether an instance over these sites is prepared somewhere."""
+        return bool(_in_doubt(over(self.sites, self.mipts)))
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether one of them has won, as far as can be told."""
+        return explain(over(self.sites, self.mipts)).winner is not None
+
+    @property
     def request(self) -> str | None:
         """The request that is in doubt: that of its oldest prepared instance, of one that is not empty if there is one.
         What was aborted may have been another one, that nobody is to repeat.
         """
-        oldest = min(_in_doubt(self.mipts), key=lambda entry: (entry.result is None, entry.xinst), default=None)
+        prepared = _in_doubt(over(self.sites, self.mipts))
+        oldest = min(prepared, key=lambda entry: (entry.result is None, entry.xinst), default=None)
         return oldest.request if oldest is not None else None
 
 
 async def find(
-    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str] | None, timeout: float
-) -> Found | None:
-    """Look a family up at `sites`, or at those that its instances declare. None where it is not in doubt: nobody
-    knows more of it than aborted instances.
+    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str] | None, deadline: Deadline
+) -> list[Found]:
+    """Look an XID up at `sites`, or at those that its instances declare: what is known over each of these sets.
+    Nothing where nobody knows more of it than aborted instances. More than one where it has been given to several
+    requests; what has won comes first, as it ends what shares a site with it.
 
-    Raises Unknown where its sites cannot be found out, ValueError where these are others than `sites`, or one of them
-    is not in `pools`: who decides a family from some of its sites only commits half of it.
+    Raises Unknown where its sites cannot be found out, ValueError where these are others than `sites`: who decides a
+    family from some of its sites only commits half of it.
     """
     xid = phase.xid
-    mipts, why = await read(phase, pools, sites or tuple(pools), timeout)
+    mipts, why = await read(phase, pools, sites or tuple(pools), deadline)
     named = declared(mipts)
     if sites is not None:
-        if named - {frozenset(sites)}:
+        if named and frozenset(sites) not in named:
             what = " and ".join(", ".join(sorted(one)) for one in named)
             raise ValueError(f"the request {xid!r} is over the sites {what}, not {', '.join(sorted(sites))}")
-        return Found(tuple(sites), mipts)
-    if len(named) > 1:
-        raise ProtocolViolation("instances of the family declare different sites", xid=xid)
+        return [Found(tuple(sites), mipts)]
     if not named:
         if why is not None:
             raise Unknown(f"not all sites could be asked: {why}", xid=xid) from why
         if live(mipts):
             raise Unknown("the request is being worked on, and its sites are not known yet", xid=xid)
-        return None
-    (known,) = named
-    if known - pools.keys():
-        raise ValueError(f"the request {xid!r} has sites that this App does not know: {sorted(known - pools.keys())}")
-    return Found(tuple(sorted(known)), {site: mipts[site] for site in sorted(known)})
+        return []
+    found = [Found(tuple(sorted(one)), {site: mipts.get(site) for site in one}) for one in named]
+    return sorted(found, key=lambda one: (not one.is_decided, one.sites))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,32 +135,47 @@ class Settled:
 
     winner: Winner
     unfinished: Mapping[str, BaseException]
+    own: bool
+    """Whether the winner is an instance of the call that has settled the family."""
 
-    def result(self, xid: str, request: str) -> Any:
-        """What the caller who submitted this request is told. Raises Cancelled, Expired, KeyReused or Decided."""
+    def answer(self, xid: str, request: str) -> Answer:
+        """What the caller who submitted this request is told. Raises Cancelled, Expired or KeyReused."""
         if self.winner.acknowledged:
             raise Expired(f"the request {xid!r} is committed and acknowledged: its result is gone", xid=xid)
         if self.winner.request is not None and self.winner.request != request:
             raise KeyReused(f"the XID {xid!r} belongs to another request", xid=xid)
-        self.check_finished(xid)
+        untold = self._untold(xid)
         if self.winner.result is None:
-            raise Cancelled(f"the request {xid!r} has been cancelled", xid=xid)
-        return parse(self.winner.result)
+            raise untold or Cancelled(f"the request {xid!r} has been cancelled", xid=xid)
+        recorded = Recorded.read(self.winner.result)
+        if recorded.refused and untold is None:
+            untold = Refused(f"the request {xid!r} has been refused", xid=xid, result=recorded.result)
+        return Answer(recorded, not self.own, untold)
 
     def check_finished(self, xid: str) -> None:
-        """Raises Decided, or Cancelled where it is that, if a site could not be told."""
+        """Raises Decided, or Cancelled or Refused where it is that, if a site could not be told."""
+        untold = self._untold(xid)
+        if untold is not None:
+            raise untold
+
+    def _untold(self, xid: str) -> SubmitError | None:
+        """What to tell where a site could not be told."""
         if not self.unfinished:
-            return
+            return None
         sites = tuple(self.unfinished)
         still = f"but not finished at {', '.join(sites)}"
+        recorded = None if self.winner.result is None else Recorded.read(self.winner.result)
         error: SubmitError
         if self.winner.acknowledged:
             error = Unknown(f"committed and acknowledged, {still}", xid=xid)
-        elif self.winner.result is None:
+        elif recorded is None:
             error = Cancelled(f"cancelled, {still}", xid=xid, unfinished=sites)
+        elif recorded.refused:
+            error = Refused(f"refused, {still}", xid=xid, result=recorded.result, unfinished=sites)
         else:
-            error = Decided(f"decided, {still}", xid=xid, result=parse(self.winner.result), unfinished=sites)
-        raise error from self.unfinished[sites[0]]
+            error = Decided(f"decided, {still}", xid=xid, result=recorded.result, unfinished=sites)
+        error.__cause__ = self.unfinished[sites[0]]
+        return error
 
 
 class Family:
@@ -164,7 +183,7 @@ class Family:
 
     def __init__(
         self, phase: Phase, sites: Sequence[str], isolation: str, pools: Mapping[str, Pool],
-        *, limits: Limits, parallel: bool, alone: bool = False,
+        *, deadline: Deadline, attempts: int, parallel: bool, alone: bool = False,
     ) -> None:  # fmt: skip
         """`phase`: the operation that looks at the family. `alone`: the XID is new, so that nobody else can have an
         instance of it.
@@ -174,7 +193,8 @@ class Family:
         self._sites = tuple(sites)
         self._isolation = isolation
         self._pools = pools
-        self._limits = limits
+        self._deadline = deadline
+        self._attempts = attempts
         self._parallel = parallel
         self._alone = alone
         self._own: set[int] = set()
@@ -201,50 +221,76 @@ class Family:
         return await self._run(handler, request, settle=True)
 
     async def _run(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
+        try:
+            return await self._carry(handler, request, settle=settle)
+        except KeyReused:
+            await self.give_back()
+            raise
+
+    async def give_back(self) -> None:
+        """Roll back what is prepared over our sites, where another instance has won that shares one of them.
+
+        That site has never prepared what is over ours, or it could not have prepared the winner; and it never will.
+        """
+        mipts = over(self._sites, await self._read())
+        for site, mipt in mipts.items():
+            for entry in mipt or ():
+                if entry.state is State.PREPARED:
+                    await self._roll_back_at(site, entry.xinst)
+
+    async def _carry(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._limits.deadline
         above, took, stuck, freed = 0, 0.0, 0, False
         cause: BaseException | None = None
+        reason: BaseException | None = None
         mipts: Mipts = {}
-        for number in range(self._limits.attempts):
+        for number in range(self._attempts):
             if number:
                 pause = _pause(number, took)
-                if clock() + pause >= deadline:
+                if pause >= self._deadline.left:
                     break
                 await asyncio.sleep(pause)
             try:
                 xinst = new_xinst(above)
             except OverflowError as error:
-                cause = error
+                cause = reason = error
                 break
             began = clock()
             turn = _FIRST_TURN * 2.0 ** min(stuck, 16)
             adopt = functools.partial(self._adopt, request, free=freed) if settle else None
-            ended = await self._try(xinst, deadline, handler, request, after=cause, turn=turn, adopt=adopt)
+            ended = await self._try(xinst, handler, request, after=cause, turn=turn, adopt=adopt)
+            if isinstance(ended, Ended) and isinstance(ended.error, Refuse):
+                ended = await self._record(ended, xinst, request, turn=turn, adopt=adopt)
             if isinstance(ended, Settled):
                 return ended
             took = clock() - began
-            cause = ended.error
+            cause, reason = ended.error, ended.reason
             mipts = await self._read()
             winner = self.decide(mipts)
+            if winner is None and self._left:
+                mipts = await self._give_up_own(mipts)
+                winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner)
-            if isinstance(cause, NotInDoubt) and not (_in_doubt(mipts) or self._freed):
+            if isinstance(reason, NotInDoubt) and not (self._ours_in_doubt(mipts) or self._freed):
                 return None
+            if settle and sqlstate(reason) == OTHER_SITES:
+                await self._free(mipts)  # and let it be: the sites do not know of us meanwhile
+                raise self._undecided(await self._read(), f"in the way of others: {_text(cause)}", reason) from cause
             stuck += ended.stuck
-            freed = (ended.stuck or may_be_held_up(cause)) and await self._free(mipts, later=settle)
-            if sqlstate(cause) == EXPIRED and handler is None and not self._are_foreign(mipts):
+            freed = (ended.stuck or may_be_held_up(reason)) and await self._free(mipts, later=settle)
+            if sqlstate(reason) == EXPIRED and handler is None:
                 await self._end(mipts, cause)
-            if handler is not None and settle and (sqlstate(cause) == EXPIRED or _to_be_cancelled(mipts)):
+            if handler is not None and settle and (sqlstate(reason) == EXPIRED or self._to_be_cancelled(mipts)):
                 handler = None
             elif not ended.retry and not freed:
-                raise self._undecided(mipts, f"the transaction failed: {cause}", cause) from cause
-            above = max(above, xinst, ended.highest, highest(mipts))
+                raise self._undecided(mipts, f"the transaction failed: {_text(cause)}", reason) from cause
+            above = max(above, *self._own, ended.highest, highest(mipts))
         mipts = await self._read()
         winner = self.decide(mipts)
         if winner is not None:
             return await self.finish(winner)
-        raise self._undecided(mipts, f"out of time or attempts: {cause}", cause) from cause
+        raise self._undecided(mipts, f"out of time or attempts: {_text(cause)}", reason) from cause
 
     async def finish(self, winner: Winner, attempt: Attempt | None = None) -> Settled:
         """Commit a winner at all sites, over the connections of `attempt` where it has them.
@@ -259,7 +305,7 @@ class Family:
             nonlocal done
             if site in winner.committed:
                 return None
-            error = await self._commit_at(phase, site, winner.xinst, attempt.connection(site) if attempt else None)
+            error = await self._commit_at(phase, site, winner, attempt.connection(site) if attempt else None)
             if error is None:
                 done += 1
                 if done == 1:
@@ -272,7 +318,7 @@ class Family:
         unfinished = {site: error for site, error in ended.items() if error is not None}
         if not unfinished:
             await phase.step("committed-all", winner.xinst, None)
-        return Settled(winner, unfinished)
+        return Settled(winner, unfinished, winner.xinst in self._own)
 
     async def acknowledge(self, settled: Settled) -> None:
         """Tell every site that nobody will ask for the result again. Raises Unknown where one cannot be told."""
@@ -283,7 +329,8 @@ class Family:
                 with self._phase.part("acknowledge", site=site):
                     await at_site(
                         self._pools[site],
-                        lambda conn: _mipt.acknowledge(conn, self._limits.step_timeout, self.xid),
+                        lambda conn: _mipt.acknowledge(conn, self._deadline.step(), self.xid),
+                        patience=self._deadline.step,
                     )
             except psycopg.Error as error:
                 unfinished[site] = error
@@ -297,7 +344,7 @@ class Family:
     async def _not_durable(self, winner: Winner) -> dict[str, BaseException]:
         """Sites where a crash may undo the commit, and why. A commit's reply may be lost so; what a MIPT says, not."""
         told = [site for site in self._sites if site not in winner.committed]
-        mipts, why = await read(self._phase, self._pools, told, self._limits.step_timeout)
+        mipts, why = await read(self._phase, self._pools, told, self._deadline)
         return {
             site: why or psycopg.OperationalError("it has lost the commit in a crash")
             for site, mipt in mipts.items()
@@ -307,7 +354,7 @@ class Family:
     # -- parts of run --------------------------------------------------------------------------------------------
 
     async def _try(
-        self, xinst: int, deadline: float, handler: Handler | None, request: str | None, *,
+        self, xinst: int, handler: Handler | None, request: str | None, *,
         after: BaseException | None, turn: float, adopt: Callable[[], Awaitable[bool]] | None,
     ) -> Settled | Ended:  # fmt: skip
         """Make one attempt, `after` another one failed. Settled where it is complete, and so the family decided."""
@@ -317,7 +364,7 @@ class Family:
             attempt = Attempt(
                 Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
                 self._sites, self._pools, phase,
-                timeout=self._limits.step_timeout, deadline=deadline, parallel=self._parallel,
+                deadline=self._deadline, parallel=self._parallel,
                 in_doubt=lambda: self._is_in_doubt(xinst), turn=turn, adopt=adopt,
             )  # fmt: skip
             settled = None
@@ -338,8 +385,24 @@ class Family:
             self._harmless.add(xinst)
         return settled or ended
 
+    async def _record(
+        self, ended: Ended, xinst: int, request: str | None, *, turn: float, adopt: Callable[[], Awaitable[bool]] | None
+    ) -> Settled | Ended:
+        """Record the refusal with which an attempt has ended: by another instance, that writes nothing."""
+        assert isinstance(ended.error, Refuse)
+        recorded = Recorded(ended.error.result, refused=True)
+
+        async def refuse(_: Tx, __: object) -> Recorded:
+            return recorded
+
+        try:
+            further = new_xinst(xinst)
+        except OverflowError as error:
+            return replace(ended, error=error)
+        return await self._try(further, refuse, request, after=ended.error, turn=turn, adopt=adopt)
+
     async def _read(self) -> Mipts:
-        mipts, _ = await read(self._phase, self._pools, self._sites, self._limits.step_timeout)
+        mipts, _ = await read(self._phase, self._pools, self._sites, self._deadline)
         return mipts
 
     async def _is_in_doubt(self, but: int) -> bool:
@@ -354,7 +417,8 @@ class Family:
         is empty does not count: it may be of somebody who cancels what has been taken back by now.
         """
         mipts = await self._read()
-        in_doubt = any(entry.request == request and entry.result is not None for entry in _in_doubt(mipts))
+        ours = self._ours_in_doubt(mipts)
+        in_doubt = any(entry.request == request and entry.result is not None for entry in ours)
         if in_doubt and free:
             await self._free(mipts)
         return in_doubt
@@ -362,37 +426,52 @@ class Family:
     async def _free(self, mipts: Mipts, *, later: bool = False) -> bool:
         """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we
         need. An instance that one site has refused for ever can be complete nowhere. Whether anything was; or is to
-        be, `later`.
+        be, `later`. What is over other sites is left alone: what has not come to ours may have come to all of its own.
         """
-        if self._are_foreign(mipts):
-            return False  # what has not come to our sites may have come to all of its own
+        mipts = over(self._sites, mipts)
         if later:
             return bool(_partial(mipts))
         entries = [entry for mipt in mipts.values() for entry in mipt or ()]
         active = {entry.xinst for entry in entries if entry.state is State.ACTIVE} - self._own
         freed = False
-        for xinst, sites in _partial(mipts).items():
-            # At all of them: what came to one of these late would be in doubt again, for others to repeat.
-            refused = await at_each_site(sites, lambda site: self._refuse_at(site, xinst))  # noqa: B023 (awaited)
-            if not any(refused.values()):
-                continue
-            others = [site for site in self._sites if not refused.get(site)]
-            errors = await at_each_site(others, lambda site: self._roll_back_at(site, xinst))  # noqa: B023 (awaited)
-            if any(errors.values()):
+        for xinst, missing in _partial(mipts).items():
+            if not await self._give_up(xinst, missing):
                 continue
             freed = self._freed = True
-            self._left.discard(xinst)
             if xinst not in active:  # else its coordinator is alive, and may try again
                 self._harmless.add(xinst)
         return freed
+
+    async def _give_up_own(self, mipts: Mipts) -> Mipts:
+        """Give up what our attempts have left prepared at some of the sites, and the others may have: each further one
+        might leave as much. The MIPTs afterwards: one of them may turn out to be complete.
+        """
+        left = {xinst: missing for xinst, missing in _partial(over(self._sites, mipts)).items() if xinst in self._left}
+        for xinst, missing in left.items():
+            if await self._give_up(xinst, missing):
+                self._harmless.add(xinst)
+        return await self._read() if left else mipts
+
+    async def _give_up(self, xinst: int, missing: Sequence[str]) -> bool:
+        """Have an instance refused for ever where it is `missing`, and roll it back elsewhere; whether that is done."""
+        # At all of them: what came to one of these late would be in doubt again, for others to repeat.
+        refused = await at_each_site(missing, lambda site: self._refuse_at(site, xinst))
+        if not any(refused.values()):
+            return False
+        others = [site for site in self._sites if not refused.get(site)]
+        errors = await at_each_site(others, lambda site: self._roll_back_at(site, xinst))
+        if any(errors.values()):
+            return False
+        self._left.discard(xinst)
+        return True
 
     async def _refuse_at(self, site: str, xinst: int) -> bool:
         try:
             with self._phase.part("refuse", xinst=xinst, site=site):
                 return await at_site(
                     self._pools[site],
-                    lambda conn: _mipt.refuse(conn, self._limits.step_timeout, self.xid, xinst, sorted(self._sites)),
-                    patience=self._limits.step_timeout,
+                    lambda conn: _mipt.refuse(conn, self._deadline.step(), self.xid, xinst, sorted(self._sites)),
+                    patience=self._deadline.step,
                 )
         except psycopg.Error:
             return False
@@ -403,8 +482,9 @@ class Family:
         Nothing is prepared at that site, then, and nothing ever will be. So no instance can become complete any more:
         one that is not committed, in MIPTs read after the refusal, may be rolled back by anybody.
         """
+        ours = over(self._sites, mipts)
         prepared = [
-            (site, entry.xinst) for site, mipt in mipts.items() for entry in mipt or () if entry.state is State.PREPARED
+            (site, entry.xinst) for site, mipt in ours.items() for entry in mipt or () if entry.state is State.PREPARED
         ]
         if None in mipts.values() or not prepared:
             return
@@ -420,8 +500,8 @@ class Family:
             with self._phase.part("rollback", xinst=xinst, site=site):
                 await at_site(
                     self._pools[site],
-                    lambda conn: _mipt.rollback(conn, self._limits.step_timeout, self.xid, xinst),
-                    patience=self._limits.step_timeout,
+                    lambda conn: _mipt.rollback(conn, self._deadline.step(), self.xid, xinst),
+                    patience=self._deadline.step,
                 )
         except psycopg.Error as error:
             return error
@@ -449,12 +529,22 @@ class Family:
         """Whether there are instances over other sites than ours, which cannot be judged from here."""
         return bool(declared(mipts) - {frozenset(self._sites)})
 
-    def _undecided(self, mipts: Mipts, why: str, cause: BaseException | None) -> SubmitError:
-        """What to tell the caller who gives up while there is no winner in these MIPTs, which were read just now."""
+    def _ours_in_doubt(self, mipts: Mipts) -> list[Entry]:
+        return _in_doubt(over(self._sites, mipts))
+
+    def _to_be_cancelled(self, mipts: Mipts) -> bool:
+        """Whether all that is in doubt is of somebody who has not come to the end of cancelling it."""
+        ours = self._ours_in_doubt(mipts)
+        return all(entry.result is None for entry in ours) and bool(ours)
+
+    def _undecided(self, mipts: Mipts, why: str, reason: BaseException | None) -> SubmitError:
+        """What to tell the caller who gives up while there is no winner in these MIPTs, which were read just now.
+        `reason`: what a site has said last.
+        """
         still_open = self._why_open(mipts)
         if still_open is not None:
             return Unknown(f"{still_open}; {why}", xid=self.xid)
-        if sqlstate(cause) == EXPIRED:
+        if sqlstate(reason) == EXPIRED:
             return Expired(why, xid=self.xid)
         return NothingHappened(why, xid=self.xid)
 
@@ -480,35 +570,44 @@ class Family:
             return "own"
         return "earlier" if winner.committed else "sibling"
 
-    async def _commit_at(self, phase: Phase, site: str, xinst: int, conn: Connection | None) -> BaseException | None:
+    async def _commit_at(
+        self, phase: Phase, site: str, winner: Winner, conn: Connection | None
+    ) -> BaseException | None:
         for number in range(_COMMIT_TRIES):
             await asyncio.sleep(random.uniform(0, 0.1 * number))
             try:
-                with phase.part("commit", xinst=xinst, site=site):
+                with phase.part("commit", xinst=winner.xinst, site=site):
                     await at_site(
                         self._pools[site],
-                        lambda conn: _mipt.commit(conn, self._limits.step_timeout, self.xid, xinst),
+                        lambda conn: _mipt.commit(conn, self._deadline.step(), self.xid, winner.xinst),
                         conn,
+                        patience=self._deadline.step,
                     )
                 return None
             except psycopg.Error as error:
+                if sqlstate(error) == NOT_USABLE and winner.acknowledged and xid_time(self.xid) is None:
+                    return await self._end_losers_at(site)
                 if sqlstate(error) == EXPIRED and not is_acknowledged(error):
                     return None  # committed there, and removed since
                 if sqlstate(error) in (FAMILY_COMMITTED, NOT_USABLE, EXPIRED):
                     raise ProtocolViolation(
-                        f"site {site!r} does not accept instance {xinst}, the winner: {error}", xid=self.xid
+                        f"site {site!r} does not accept instance {winner.xinst}, the winner: {error}", xid=self.xid
                     ) from error
                 last = error
         return last
 
+    async def _end_losers_at(self, site: str) -> BaseException | None:
+        """Where the winner has been committed and forgotten (its XID carries no time, and has expired), while another
+        site still knows that it is acknowledged: what was prepared since can be complete nowhere.
+        """
+        mipts, why = await read(self._phase, self._pools, (site,), self._deadline)
+        for entry in _in_doubt(mipts):
+            why = why or await self._roll_back_at(site, entry.xinst)
+        return why
+
 
 def _in_doubt(mipts: Mipts) -> list[Entry]:
     return [entry for mipt in mipts.values() for entry in mipt or () if entry.state is State.PREPARED]
-
-
-def _to_be_cancelled(mipts: Mipts) -> bool:
-    """Whether all that is in doubt is of somebody who has not come to the end of cancelling it."""
-    return all(entry.result is None for entry in _in_doubt(mipts)) and bool(_in_doubt(mipts))
 
 
 def _partial(mipts: Mipts) -> dict[int, list[str]]:
@@ -521,6 +620,13 @@ def _partial(mipts: Mipts) -> dict[int, list[str]]:
     everywhere = set[int]().union(*prepared.values())
     missing = {xinst: [site for site in prepared if xinst not in prepared[site]] for xinst in everywhere}
     return {xinst: sites for xinst, sites in missing.items() if sites}
+
+
+def _text(error: BaseException | None) -> str:
+    try:
+        return str(error)
+    except Exception:  # a handler's own
+        return type(error).__name__
 
 
 def _pause(number: int, took: float) -> float:

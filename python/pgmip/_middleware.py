@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -14,14 +14,14 @@ from urllib.parse import quote
 from . import sync
 from ._attempt import Tx
 from ._key import key_of
-from ._problem import Kind, Problem
-from ._recorded import Headers, RecordedRequest, Response, xid_of
+from ._problem import Kind, Problem, log_failure
+from ._recorded import Headers, RecordedRequest, Response, Unrecorded, xid_of
 from ._twin import AnyApp, inner, within
 from .app import Isolation
-from .exceptions import Cancelled, Decided, KeyReused, NothingHappened, SubmitError, Unknown
+from .exceptions import Cancelled, KeyReused, NothingHappened, Refuse, SubmitError, Unknown
 from .tracing import continued
 
-__all__ = ["Concurrent", "Endpoint", "IdempotencyMiddleware", "identity", "tx"]
+__all__ = ["Concurrent", "Effect", "Endpoint", "IdempotencyMiddleware", "identity", "tx"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,6 +29,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
 Concurrent = Literal["sibling", "join", "refuse"]
+Effect = Literal["commit", "refuse", "fail"]
+"""What a response's status means for what its endpoint has written. `commit`. `refuse`: it is rolled back, and the
+response recorded nevertheless. `fail`: it is rolled back, and the next request with the key runs."""
+
+# What is wrong with these is how the request was sent, or when: the client may send it again, put right.
+_NOT_USABLE = frozenset({401, 403, 407, 408, 422, 425, 429})
 
 _TX = "pgmip.tx"
 _IDENTITY = "pgmip.identity"
@@ -127,6 +133,8 @@ class IdempotencyMiddleware:
         max_body: int = 1 << 20,
         headers: Iterable[str] = ("content-type", "content-encoding"),
         restore: Callable[[Scope, str], None] | None = None,
+        statuses: Mapping[int, Effect] | None = None,
+        debug: bool = False,
     ) -> None:
         """`app`: the ASGI application around which this is put. `mip`: where the transactions run.
 
@@ -141,6 +149,11 @@ class IdempotencyMiddleware:
         `max_body`: bytes of a request's body; a longer one gets 413. `headers`: names of those that belong to the
         request, which are compared with it and there when it is repeated from the record. `restore(scope, identity)`
         puts back into the scope of such a repetition what outer middleware would have put there, as `scope["user"]`.
+
+        `statuses`: what these mean for what the endpoint has written, where that is not to be as pgmip.http says:
+        `{402: "commit"}` keeps what was written before a 402, `{400: "fail"}` is for a framework whose answer to a
+        request that it cannot read is 400. `debug`: tell clients the texts of pgmip's exceptions, which quote rows and
+        addresses: for development.
         """
         if concurrent not in get_args(Concurrent):
             raise ValueError(f"concurrent has to be one of {get_args(Concurrent)}, not {concurrent!r}")
@@ -151,6 +164,11 @@ class IdempotencyMiddleware:
         self._max_body = max_body
         self._headers = frozenset(name.lower().encode("latin-1") for name in headers)
         self._restore = restore
+        self._statuses = dict(statuses or {})
+        for status, effect in self._statuses.items():
+            if effect not in get_args(Effect):
+                raise ValueError(f"a status has to mean one of {get_args(Effect)}, not {effect!r} as {status} does")
+        self._debug = debug
         self._running: dict[str, tuple[RecordedRequest, asyncio.Task[Outcome]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None  # the server's, in which endpoints run
         self._surroundings: Scope = {}  # of a request, as the server's start has shown them
@@ -251,34 +269,32 @@ class IdempotencyMiddleware:
                 return Problem(Kind.IN_PROGRESS, "another request with this key has not been answered yet", key)
             if self._concurrent == "refuse":
                 return Problem(Kind.IN_PROGRESS, "the first request has not been answered yet", key)
-        else:
-            task = asyncio.create_task(self._submit(name, xid, key, request, scope))
-            self._running[xid] = request, task
-            task.add_done_callback(lambda _: self._running.pop(xid))
+            outcome = await asyncio.shield(task)
+            return outcome.replayed() if isinstance(outcome, Response) else outcome
+        task = asyncio.create_task(self._submit(name, xid, key, request, scope))
+        self._running[xid] = request, task
+        task.add_done_callback(lambda _: self._running.pop(xid))
         return await asyncio.shield(task)  # others may wait for it too
 
     async def _submit(self, name: str, xid: str, key: str, request: RecordedRequest, scope: Scope) -> Outcome:
         live = _Live(xid, scope)
         token = _live.set(live)
         try:
-            return Response.from_json(await self._result(name, xid, request))
+            answer = await within(self._mip, inner(self._mip)._answer(name, request.to_json(), xid=xid))
+            response = Response.from_json(answer.result)
+            return response.replayed() if answer.replayed else response
         except (KeyReused, Cancelled) as error:
-            return Problem.of(error, key)
-        except NothingHappened as error:
-            return live.failure or Problem.of(error, key)
+            return Problem.of(error, key, debug=self._debug)
         except SubmitError as error:
-            return Problem.of(error, key)
+            told = live.failure if isinstance(error, NothingHappened) else None
+            if told is None or told.error is not None:
+                log_failure(error, xid)
+            return told or Problem.of(error, key, debug=self._debug)
         except Exception as error:  # nobody has foreseen it: an earlier transmission may have taken effect
             unknown = Unknown("something unexpected has happened", xid=xid)
             return _Failure(_response_of(Problem.of(unknown, key)), error)
         finally:
             _live.reset(token)
-
-    async def _result(self, name: str, xid: str, request: RecordedRequest) -> Any:
-        try:
-            return await within(self._mip, inner(self._mip).submit(name, request.to_json(), xid=xid))
-        except Decided as error:
-            return error.result
 
     async def _run(self, method: str, tx: Tx | sync.Tx, request: RecordedRequest) -> Any:
         """The handler: one attempt of the endpoint, for a request that is here or from its record."""
@@ -293,13 +309,28 @@ class IdempotencyMiddleware:
             _IDENTITY: request.identity,
         }
         response, error = await _call(self._app, scope, request.body)
+        if isinstance(error, Refuse):
+            raise Refuse(_response_of(Problem.refused(error.result)).to_json()) from error
         if live is None and response is not None and response.status in (401, 403, 407):
             raise _Failed(f"a repetition has no credentials, and was answered with {response.status}")
-        if error is None and response is not None and response.status < 500:
+        effect = "fail" if error is not None or response is None else self._effect(response.status)
+        if response is not None and effect == "commit":
             return response.to_json()
+        if response is not None and effect == "refuse":
+            raise Refuse(response.to_json())
         if live is not None:
             live.failure = _Failure(response, error)
-        raise error or _Failed(f"the endpoint has answered with {response.status if response else 'nothing'}")
+        if error is not None:
+            raise error
+        said = f"the endpoint has answered with {response.status if response else 'nothing'}"
+        raise Unrecorded(said) if response is not None and response.status < 500 else _Failed(said)
+
+    def _effect(self, status: int) -> Effect:
+        if status in self._statuses:
+            return self._statuses[status]
+        if status < 400:
+            return "commit"
+        return "fail" if status >= 500 or status in _NOT_USABLE else "refuse"
 
     def _rebuilt(self, method: str, request: RecordedRequest) -> Scope:
         scope: Scope = {

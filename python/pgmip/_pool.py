@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ T = TypeVar("T")
 _FINISHING = 4  # connections for what finishes instances
 _IN_DOUBT = 4  # connections for transactions of requests in doubt where there are no others
 _TRUSTED = 5.0  # seconds for which an idle connection is taken to be good as long as its end has not been seen
+_PATIENCE = 1.0  # seconds at most for a server to say that a connection is good; there may be a deadline
+_LEAST = 0.1
 _FOR_EVER = 1e6
 
 
@@ -40,6 +43,15 @@ class PoolSettings:
     max_size: int
     max_idle: float
     prepared_statements: bool = True
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a connection comes back closed which was closed on purpose: any attempt that fails may do that."""
+    conn = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    return not (isinstance(conn, PooledConnection) and conn.discarded)
+
+
+logging.getLogger("psycopg.pool").addFilter(_is_news)
 
 
 class Pool:
@@ -91,12 +103,13 @@ class Pool:
         """The same for a request in doubt, which has been waiting for its turn. Does not lose patience."""
         return await self._take(self._in_doubt)
 
-    async def give(self, conn: PooledConnection) -> None:
-        """Take a connection back. One that is not clean is closed, which ends what it was doing."""
+    async def give(self, conn: PooledConnection, *, good: bool = True) -> None:
+        """Take a connection back. One that is not `good`, or not clean, is closed, which ends what it was doing."""
         try:
-            if is_usable(conn):
+            if good and is_usable(conn):
                 conn.heard = time.monotonic()
             else:
+                conn.discarded = True
                 await conn.close()
         finally:
             await uninterrupted(conn.pool.putconn(conn))
@@ -107,14 +120,14 @@ class Pool:
         within `patience` seconds.
         """
         conn = await self._take(self._finishing, patience)
+        good = True
         try:
             yield conn
         except BaseException as error:
-            if not isinstance(error, psycopg.Error) or _has_forgotten(error):
-                await conn.close()
+            good = isinstance(error, psycopg.Error) and not _has_forgotten(error)
             raise
         finally:
-            await self.give(conn)
+            await self.give(conn, good=good)
 
     async def close(self) -> None:
         """Close what is idle, and everything else as it comes back."""
@@ -148,37 +161,44 @@ class Pool:
         self._process.check()
         if pool.closed and not self._closed:
             await pool.open()
+        clock = asyncio.get_running_loop().time
+        end = clock() + patience
         while True:
             await self._check_up(pool)
             conn: PooledConnection | None = None
             good = False
             try:
                 async with self._circuit.guard():
-                    conn = await obeyed(pool.getconn(timeout=patience), lambda conn: uninterrupted(pool.putconn(conn)))
+                    left = max(0.0, end - clock())
+                    conn = await obeyed(pool.getconn(timeout=left), lambda conn: uninterrupted(pool.putconn(conn)))
                     conn.pool = pool
                 # Not the pool's own check: that pauses after each bad connection, and all of them go bad together.
-                good = await self._check(pool, conn)
+                within = max(_LEAST, end - clock()) if pool is self._finishing else _PATIENCE
+                good = await self._check(pool, conn, min(within, _PATIENCE, self._timeout))
                 if good:
                     return conn
             except SiteDown:
                 continue
             finally:
                 if conn is not None and not good:
-                    await conn.close()
-                    await self.give(conn)
+                    await self.give(conn, good=False)
 
     async def _check_up(self, pool: AsyncConnectionPool[PooledConnection]) -> None:
         if self._circuit.broken and not pool.get_stats()["pool_available"]:
             await self._circuit.wait_closed()
 
-    async def _check(self, pool: AsyncConnectionPool[PooledConnection], conn: PooledConnection) -> bool:
-        """Whether an idle connection is still good. Asks the server only if that has been long."""
+    async def _check(
+        self, pool: AsyncConnectionPool[PooledConnection], conn: PooledConnection, within: float
+    ) -> bool:
+        """Whether an idle connection is still good. Asks the server only if that has been long; it has to answer
+        `within` so many seconds.
+        """
         if not is_usable(conn):
             return False
         if time.monotonic() - conn.heard < _TRUSTED:
             return True
         try:
-            with cut_after(conn, self._timeout):
+            with cut_after(conn, within):
                 await pool.check_connection(conn)
         except psycopg.Error:
             await pool.drain()  # a server that has fallen silent will not answer over the others either
@@ -195,10 +215,10 @@ async def at_site(
     work: Callable[[Connection], Awaitable[T]],
     conn: Connection | None = None,
     *,
-    patience: float = _FOR_EVER,
+    patience: Callable[[], float] = lambda: _FOR_EVER,
 ) -> T:
     """Do a statement that may be repeated: over `conn` if it is usable, and if not, or if it breaks, over another,
-    which has to be there within `patience` seconds.
+    which has to be there within `patience()` seconds.
     """
     if conn is not None and is_usable(conn):
         try:
@@ -207,7 +227,7 @@ async def at_site(
             if not (conn.closed or _has_forgotten(error)):
                 raise
             await conn.close()
-    async with pool.finishing(patience) as other:
+    async with pool.finishing(patience()) as other:
         return await work(other)
 
 

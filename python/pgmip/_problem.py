@@ -7,13 +7,21 @@ in between that knows nothing of the request.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, SubmitError
+import psycopg
 
-__all__ = ["MEDIA_TYPE", "RETRY_AFTER", "Kind", "Problem"]
+from ._json import canonical, parse
+from ._sqlstate import is_protocol
+from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Refused, SubmitError
+from .logs import failure_fields, quoted_sqlstate
+
+__all__ = ["MEDIA_TYPE", "RETRY_AFTER", "Kind", "Problem", "log_failure"]
+
+_logger = logging.getLogger("pgmip.http")
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 1
@@ -34,6 +42,7 @@ class Kind(StrEnum):
     EXPIRED = "expired"
     TOO_LARGE = "too-large"
     KEY_REUSED = "key-reused"
+    REFUSED = "refused"
     FAILED = "failed"
     UNKNOWN = "unknown"
     PROTOCOL_VIOLATION = "protocol-violation"
@@ -57,24 +66,50 @@ _MEANING: dict[Kind, tuple[int, str]] = {
     Kind.EXPIRED: (410, "The result is gone, and the request never runs again"),
     Kind.TOO_LARGE: (413, "The request is too large"),
     Kind.KEY_REUSED: (422, "Idempotency-Key already used for another request"),
+    Kind.REFUSED: (422, "The request is refused: it has no effect, and never will"),
     Kind.FAILED: (500, "The transaction failed and has no effect"),
     Kind.UNKNOWN: (503, "The outcome is open: send the request again"),
     Kind.PROTOCOL_VIOLATION: (503, "The outcome is open: the sites contradict each other"),
 }
 
 
+_DETAILS: dict[Kind, str] = {
+    Kind.CANCELLED: "an operator has cancelled the request: nothing has happened, and nothing will",
+    Kind.EXPIRED: "the request is acknowledged, or too old; what became of it is not known here any more",
+    Kind.KEY_REUSED: "the key belongs to another request, which is decided; use a new one",
+    Kind.REFUSED: "see the member result",
+    Kind.FAILED: "the server's log has the reason; the request may be sent again",
+    Kind.UNKNOWN: "the server's log has the reason; send the request again, with the same key",
+    Kind.PROTOCOL_VIOLATION: "the server's log has the reason; an operator has to look at it",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: its kind, what is particular about this occurrence, and the key of the request if it had one."""
+    """One problem: its kind, what is particular about this occurrence, and the key of the request if it had one; what a
+    request was refused with.
+    """
 
     kind: Kind
     detail: str
     key: str | None = None
+    result: Any = None
 
     @classmethod
-    def of(cls, error: SubmitError, key: str | None) -> Self:
-        """The problem that an exception of `App.submit` is."""
-        return cls(_kind_of(error), str(error), key)
+    def of(cls, error: SubmitError, key: str | None, *, debug: bool = False) -> Self:
+        """The problem that an exception of `App.submit` is. Its text, which may quote rows, addresses and whatever a
+        handler raises, is in it with `debug` only.
+        """
+        kind = _kind_of(error)
+        result = error.result if isinstance(error, Refused) else None
+        return cls(kind, str(error) if debug else _DETAILS[kind], key, result)
+
+    @classmethod
+    def refused(cls, result: Any) -> Self:
+        """The problem with which an endpoint answers that refuses by `Refuse`. Raises TypeError or ValueError where the
+        result is not JSON.
+        """
+        return cls(Kind.REFUSED, _DETAILS[Kind.REFUSED], None, parse(canonical(result)))
 
     @classmethod
     def read(cls, body: bytes) -> Self | None:
@@ -84,7 +119,8 @@ class Problem:
             prefix, _, kind = document["type"].rpartition(":")
             if prefix != _PREFIX:
                 return None
-            return cls(Kind(kind), str(document.get("detail", "")), document.get("idempotency_key"))
+            known = Kind(kind)
+            return cls(known, str(document.get("detail", "")), document.get("idempotency_key"), document.get("result"))
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -107,6 +143,8 @@ class Problem:
         }
         if self.key is not None:
             document["idempotency_key"] = self.key
+        if self.kind is Kind.REFUSED:
+            document["result"] = self.result
         return json.dumps(document).encode()
 
 
@@ -114,6 +152,8 @@ def _kind_of(error: SubmitError) -> Kind:
     match error:
         case KeyReused():
             return Kind.KEY_REUSED
+        case Refused():
+            return Kind.REFUSED
         case Cancelled():
             return Kind.CANCELLED
         case Expired():
@@ -123,3 +163,16 @@ def _kind_of(error: SubmitError) -> Kind:
         case ProtocolViolation():
             return Kind.PROTOCOL_VIOLATION
     return Kind.UNKNOWN
+
+
+def log_failure(error: Exception, xid: str) -> None:
+    """Tell the log what the client of a request is not told: why it has failed, or is open."""
+    if isinstance(error, SubmitError) and _kind_of(error).status < 500:
+        return  # that is the client's business, who is told all there is to tell
+    cause = error.__cause__
+    # The detail of an error of the extension may be a result.
+    text = cause.diag.message_primary if isinstance(cause, psycopg.Error) and is_protocol(cause) else str(error)
+    fields = {"xid": xid, **failure_fields(error)}
+    what = f"{fields['error']}{quoted_sqlstate(error)}: {text}"
+    foreseen = isinstance(error, SubmitError) and not isinstance(error, ProtocolViolation)
+    _logger.log(logging.WARNING if foreseen else logging.ERROR, "request %r: %s", xid, what, extra=fields)

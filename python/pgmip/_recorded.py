@@ -6,20 +6,24 @@ import base64
 import hashlib
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ._json import canonical
 from .xinst import xid_time
 
-__all__ = ["NOT_RECORDED", "Headers", "RecordedRequest", "Response", "xid_of"]
+__all__ = ["NOT_RECORDED", "REPLAYED", "Headers", "RecordedRequest", "Response", "Unrecorded", "xid_of"]
 
 Headers = list[tuple[bytes, bytes]]
+
+REPLAYED = "Idempotency-Replayed"
+"""The response header, `true`, of an answer that another transmission has come to."""
 
 NOT_RECORDED = frozenset(
     {
         b"connection",
         b"date",
+        b"idempotency-replayed",
         b"keep-alive",
         b"proxy-authenticate",
         b"proxy-authentication-info",
@@ -87,6 +91,11 @@ class Response:
             kept.append((b"content-length", b"%d" % len(body)))
         return cls(status, kept, body)
 
+    def replayed(self) -> Response:
+        """The same, as the answer to another transmission than the one that has come to it."""
+        says_so = (REPLAYED.lower().encode(), b"true")
+        return self if says_so in self.headers else replace(self, headers=[*self.headers, says_so])
+
     def to_json(self) -> dict[str, Any]:
         return {
             "status": self.status,
@@ -97,6 +106,10 @@ class Response:
     @classmethod
     def from_json(cls, value: Any) -> Self:
         return cls(value["status"], _headers_from_json(value["headers"]), _body_from_json(value["body"]))
+
+
+class Unrecorded(Exception):
+    """Takes an attempt back whose endpoint has said that it cannot use the request as it was sent."""
 
 
 def xid_of(key: str, identity: str, transaction: str) -> str:

@@ -14,6 +14,7 @@ __all__ = [
     "EXPIRED",
     "FAMILY_COMMITTED",
     "NOT_USABLE",
+    "OTHER_SITES",
     "is_acknowledged",
     "is_definite",
     "is_protocol",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 FAMILY_COMMITTED = "MP001"
+OTHER_SITES = "MP003"
 NOT_USABLE = "MP006"
 EXPIRED = "MP007"
 

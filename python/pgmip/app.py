@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeVar, get_args
@@ -26,22 +26,27 @@ from typing import Any, Literal, Self, TypeVar, get_args
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from ._answer import Answer, Recorded
 from ._attempt import Handler, Tx
 from ._branch import Site
-from ._family import Family, Found, Limits, Settled, find
+from ._copy import Copy
+from ._deadline import Deadline
+from ._family import Family, Found, Limits, Settled, find, read
+from ._handler import check_async
 from ._json import canonical, parse
+from ._nesting import check_outside, handled
 from ._pool import Pool, PoolSettings
 from ._process import Process
 from ._running import Running
 from .decision import Winner, explain
-from .exceptions import Cancelled, SubmitError, Unknown
+from .exceptions import Cancelled, KeyReused, SubmitError, Unknown
 from .logs import Logs
 from .observe import Hook, Hooked, Observer, Phase, PhaseName, Step, StepName
 from .tracing import Tracing
 from .tracing import installed as tracing_installed
 from .xinst import checked_xid, new_xid
 
-__all__ = ["App", "Handler", "Isolation", "Resolution", "Site", "Step", "StepName", "Tx"]
+__all__ = ["App", "Copy", "Handler", "Isolation", "Resolution", "Site", "Step", "StepName", "Tx"]
 
 Isolation = Literal["read committed", "repeatable read"]
 H = TypeVar("H", bound=Handler)
@@ -49,10 +54,11 @@ H = TypeVar("H", bound=Handler)
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What became of a family: cancelled, or committed with this result."""
+    """What became of a family: cancelled, or refused by its handler with this result, or committed with it."""
 
     cancelled: bool
     result: Any
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +99,19 @@ class App:
         client's statement could be executed for another's.
 
         `deadline` (seconds) and `attempts` bound one submit; what is prepared by the deadline is still carried on.
-        `step_timeout`: how long a site may take to connect, or to answer a prepare, a commit or a look-up, before
-        its connection counts as lost.
+        Where a site does not answer it may be missed by about two seconds: for undoing what was begun, and for finding
+        out what has become of the request. Code that does not let the event loop go on, and a handler that does not end
+        when it is cancelled, come on top.
+
+        `step_timeout`: how long a site may take to connect, or to answer a prepare, a commit or a look-up, before its
+        connection counts as lost; less where the deadline is closer.
 
         `parallel=False` prepares and commits the sites one after another, in the declared order, so that a process
         killed at `prepared-first-site` leaves exactly one of them prepared: for fault injection. The attribute of the
         same name can be set at any time.
         """
+        if not isinstance(sites, Mapping):
+            raise TypeError(f"the sites of an App are a mapping of names to conninfos, not a {type(sites).__name__}")
         if not sites:
             raise ValueError("an App needs at least one site")
         for site, conninfo in sites.items():
@@ -144,14 +156,22 @@ class App:
 
         Every retry of a request has to name the same sites, so a change of `sites` is a new transaction: give it a
         new name. The result has to be JSON, and so has the request, both nested less than 200 deep.
+        `raise Refuse(result)` undoes what the handler has written, and is the request's answer.
 
-        At the deadline the handler is cancelled, and where it swallows that, again every `step_timeout` seconds.
+        At the deadline the handler is cancelled, and where it swallows that, again every second.
+
+        A handler cannot `submit`, `settle`, `resolve` or `acknowledge`, of this App or another one: that would not be
+        undone with its attempt. Nor can its tasks, until its request has been answered.
+
+        Raises TypeError for a handler that is no coroutine function, and for one name in place of `sites`; ValueError
+        for sites that this App does not have, and for a name that is taken.
         """
         declared = self._known(sites)
         if isolation not in get_args(Isolation):
             raise ValueError(f"isolation has to be one of {get_args(Isolation)}, not {isolation!r}")
 
         def register(handler: H) -> H:
+            check_async(handler)
             known_as = name or handler.__name__
             if not known_as or known_as in self._transactions:
                 raise ValueError(f"a transaction needs a name of its own: {known_as!r}")
@@ -174,20 +194,36 @@ class App:
         Without `xid` a new one is used, which is then known only from the exception. A request that an earlier
         submit has decided is not run again: its result is returned.
 
-        Raises (see pgmip.exceptions) NothingHappened, Decided, Unknown or Expired; and, before anything has begun,
-        LookupError for an unknown transaction, TypeError or ValueError for a request or an XID that cannot be one, and
-        RuntimeError in a process that was forked after this App had been used.
+        Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
+        earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
+        TypeError or ValueError for a request or an XID that cannot be one, and RuntimeError within a handler, and in a
+        process that was forked after this App had been used.
         When cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `settle`. The same
         goes for what is no Exception, as KeyboardInterrupt, wherever it is raised: it passes through.
         """
+        answer = await self._answer(name, request, xid, deadline=deadline, attempts=attempts)
+        if answer.error is not None:
+            raise answer.error
+        return answer.result
+
+    async def _answer(
+        self,
+        name: str,
+        request: Any,
+        xid: str | None = None,
+        *,
+        deadline: float | None = None,
+        attempts: int | None = None,
+    ) -> Answer:
+        """As `submit`, which raises some answers."""
         try:
             transaction = self._transactions[name]
         except KeyError:
             raise LookupError(f"there is no transaction {name!r}") from None
         text = canonical({"transaction": name, "request": request})
         phase = self._operation("submit", new_xid() if xid is None else xid, name)
-        limits = self._limits.until(deadline, attempts)
-        return await self._running.run(self._submit(phase, transaction, text, limits, alone=xid is None), phase.xid)
+        work = self._submit(phase, transaction, text, deadline, attempts, alone=xid is None)
+        return await self._running.run(work, phase.xid)
 
     async def settle(
         self, xid: str, *, sites: Iterable[str] | None = None, deadline: float | None = None, cancel: bool = True
@@ -201,14 +237,19 @@ class App:
 
         `sites` are those of the transaction; by default what the MIPTs say, and then None is returned where nothing
         is in doubt (any more), because no site knows the XID or knows more than instances that were aborted; None also
-        where the request is committed and acknowledged.
+        where the request is committed and acknowledged. Where the XID has been given to several requests, over
+        different sites, all that they have in doubt is settled: what shares a site with a winner has lost and is rolled
+        back, and what stands in the way of another gives way. Returned is what became of the one that won.
 
-        Raises Decided, or Cancelled, where that could not be told to a site; NothingHappened where this call has undone
-        what others may wait for, and come no further; Unknown where the family could not be settled (also where the
-        handler raises); and, before anything has begun, ValueError where the family has sites that this App does not
-        know, or others than `sites`.
+        Raises Decided, Cancelled or Refused where that could not be told to a site; NothingHappened where this call has
+        undone what others may wait for, and come no further; Unknown where the family could not be settled (also where
+        the handler raises), and of several requests where one is still in doubt, or more than one has won, at sites
+        that they do not share; KeyReused where another request has won that shares one of `sites`; ValueError where
+        something in doubt has sites that this App does not know, or, before anything has begun, others than `sites`;
+        and TypeError for one name in place of `sites`.
         """
-        work = self._settle(self._operation("settle", xid), sites, run=True, cancel=cancel, deadline=deadline)
+        known = self._given(sites)
+        work = self._settle(self._operation("settle", xid), known, run=True, cancel=cancel, deadline=deadline)
         return await self._running.run(work, xid)
 
     async def resolve(
@@ -220,7 +261,8 @@ class App:
         XID raises Cancelled (or Expired, where it is too old by then). With `cancel=False` nothing is cancelled:
         Unknown is raised where there is no winner. Everything else is as for `settle`.
         """
-        return await self._running.run(self._settle(self._operation("resolve", xid), sites, cancel=cancel), xid)
+        known = self._given(sites)
+        return await self._running.run(self._settle(self._operation("resolve", xid), known, cancel=cancel), xid)
 
     async def acknowledge(self, xid: str, *, sites: Iterable[str] | None = None) -> None:
         """Say that the result of a request has arrived and will not be asked for again: the sites drop its texts.
@@ -229,9 +271,13 @@ class App:
         finished first. Where no site knows the XID there is nothing to do. `sites` are those of the transaction; by
         default what the MIPTs say. May be repeated.
 
-        Raises Unknown where the request is not decided, or where a site could not be reached.
+        Raises Unknown where the request is not decided, or where a site could not be reached; KeyReused where another
+        one has won that shares a site with it; and ValueError, before anything has begun, where the request has sites
+        that this App does not know, or others than `sites`, or where several with this XID have won, at sites that they
+        do not share: name those of one.
         """
-        await self._running.run(self._acknowledge(self._operation("acknowledge", xid), sites), xid)
+        known = self._given(sites)
+        await self._running.run(self._acknowledge(self._operation("acknowledge", xid), known), xid)
 
     def on_step(self, callback: Hook) -> None:
         """Call `callback(step)` at every named step of the protocol, awaiting it where it is async.
@@ -269,59 +315,114 @@ class App:
         await self.close()
 
     async def _submit(
-        self, phase: Phase, transaction: _Transaction, text: str, limits: Limits, *, alone: bool
-    ) -> Any:
+        self, phase: Phase, transaction: _Transaction, text: str, seconds: float | None, attempts: int | None, *,
+        alone: bool,
+    ) -> Answer:  # fmt: skip
         with phase, _no_surprise(phase.xid):
-            family = self._family(phase, transaction.sites, transaction.isolation, alone=alone, limits=limits)
-            settled = await family.run(transaction.handler, text)
-            return settled.result(family.xid, text)
+            family = self._family(
+                phase, transaction.sites, transaction.isolation, self._deadline(seconds), attempts, alone=alone
+            )
+            with handled(transaction.handler) as handler:
+                settled = await family.run(handler, text)
+            answer = settled.answer(family.xid, text)
+            phase.error = answer.error
+            return answer
 
     async def _settle(
-        self, phase: Phase, sites: Iterable[str] | None, *, run: bool = False, cancel: bool = True,
+        self, phase: Phase, sites: tuple[str, ...] | None, *, run: bool = False, cancel: bool = True,
         deadline: float | None = None,
     ) -> Resolution | None:  # fmt: skip
-        with phase:
-            with _no_surprise(phase.xid, ValueError):
-                found = await self._find(phase, sites)
-            if found is None:
+        end = self._deadline(deadline)
+        with phase, _no_surprise(phase.xid, ValueError):
+            found = await self._find(phase, sites, end)
+            if not found:
                 return None
-            transaction = self._named_in(found) if run else None
-            phase.transaction = transaction.name if transaction else None
-            family = self._family(
-                phase,
-                transaction.sites if transaction else found.sites,
-                transaction.isolation if transaction else "read committed",
-                limits=self._limits.until(deadline),
-            )
-            with _no_surprise(phase.xid):
+            if len(found) > 1:
+                return await self._settle_several(phase, found, run=run, cancel=cancel, deadline=end)
+            self._check_known(phase.xid, found[0])
+            return await self._settle_one(phase, found[0], run=run, cancel=cancel, deadline=end)
+
+    async def _settle_several(
+        self, phase: Phase, found: Sequence[Found], *, run: bool, cancel: bool, deadline: Deadline
+    ) -> Resolution | None:
+        """Settle what several requests have in doubt under one XID, as far as this App knows their sites. Each ends, as
+        none waits for another one: what shares a site with a winner is rolled back, and else gives way.
+        """
+        told: list[Resolution] = []
+        why: BaseException | None = None
+        for one in found:
+            if not self._unknown_of(one):
                 try:
-                    settled = await self._decided(family, found, transaction, cancel=cancel)
-                except Cancelled:
-                    return Resolution(True, None)
-                if settled is None:
-                    return None
-                settled.check_finished(phase.xid)
-                return None if settled.winner.acknowledged else _resolution(settled.winner)
+                    resolution = await self._settle_one(phase, one, run=run, cancel=cancel, deadline=deadline)
+                    told += [resolution] if resolution is not None else []
+                except SubmitError as error:  # as KeyReused, of what shares a site with a winner
+                    why = why or error
+        # What has given way, or lost, is over for all that; what counts is what is left.
+        mipts, unread = await read(phase, self._pools, tuple(self._pools), deadline)
+        for one in found:
+            now = Found(one.sites, {site: mipts.get(site) for site in one.sites})
+            if now.is_in_doubt:
+                self._check_known(phase.xid, one)
+                raise Unknown(f"still in doubt over {', '.join(one.sites)}: {why}", xid=phase.xid) from why
+            if None in (mipts.get(site, ()) for site in one.sites):
+                raise Unknown(f"not all sites could be asked: {unread}", xid=phase.xid) from unread
+        if len(told) > 1:
+            raise Unknown("several requests have this XID, and are settled: name the sites of one", xid=phase.xid)
+        return told[0] if told else None
+
+    async def _settle_one(
+        self, phase: Phase, found: Found, *, run: bool, cancel: bool, deadline: Deadline
+    ) -> Resolution | None:
+        transaction = self._named_in(found) if run else None
+        phase.transaction = transaction.name if transaction else None
+        family = self._family(
+            phase,
+            transaction.sites if transaction else found.sites,
+            transaction.isolation if transaction else "read committed",
+            deadline,
+        )
+        with _no_surprise(phase.xid):
+            try:
+                settled = await self._decided(family, found, transaction, cancel=cancel)
+            except Cancelled:
+                return Resolution(True, None)
+            if settled is None:
+                return None
+            settled.check_finished(phase.xid)
+            return None if settled.winner.acknowledged else _resolution(settled.winner)
 
     async def _decided(
         self, family: Family, found: Found, transaction: _Transaction | None, *, cancel: bool
     ) -> Settled | None:
-        winner = family.decide(found.mipts)
+        try:
+            winner = family.decide(found.mipts)
+        except KeyReused:
+            await family.give_back()
+            raise
         if winner is not None:
             return await family.finish(winner)
         if transaction is None and not cancel:
             raise Unknown(f"the request is not decided. {explain(found.mipts).reason}", xid=family.xid)
-        return await family.settle(transaction.handler if transaction else None, found.request)
+        if transaction is None:
+            return await family.settle(None, found.request)
+        with handled(transaction.handler) as handler:
+            return await family.settle(handler, found.request)
 
-    async def _acknowledge(self, phase: Phase, sites: Iterable[str] | None) -> None:
+    async def _acknowledge(self, phase: Phase, sites: tuple[str, ...] | None) -> None:
+        deadline = self._deadline(None)
         with phase:
             with _no_surprise(phase.xid, ValueError):
-                found = await self._find(phase, sites)
-            if found is None:
-                return
-            family = self._family(phase, found.sites, "read committed", limits=self._limits)
+                found = await self._find(phase, sites, deadline)
+                # What shares a site with one that has won can be decided no more.
+                found = [one for one in found if one.is_decided] or found
+                if len(found) > 1:
+                    raise ValueError(f"several requests have the XID {phase.xid!r}: name the sites of one")
+                for one in found:
+                    self._check_known(phase.xid, one)
             with _no_surprise(phase.xid):
-                await self._acknowledge_found(family, found)
+                for one in found:
+                    family = self._family(phase, one.sites, "read committed", deadline)
+                    await self._acknowledge_found(family, one)
 
     async def _acknowledge_found(self, family: Family, found: Found) -> None:
         winner = family.decide(found.mipts)
@@ -330,9 +431,19 @@ class App:
             raise Unknown(why, xid=family.xid)
         await family.acknowledge(await family.finish(winner))
 
-    async def _find(self, phase: Phase, sites: Iterable[str] | None) -> Found | None:
-        known = None if sites is None else self._known(sites)
-        return await find(phase, self._pools, known, self._limits.step_timeout)
+    async def _find(self, phase: Phase, sites: tuple[str, ...] | None, deadline: Deadline) -> list[Found]:
+        return await find(phase, self._pools, sites, deadline)
+
+    def _deadline(self, seconds: float | None) -> Deadline:
+        return Deadline(self._limits.deadline if seconds is None else seconds, self._limits.step_timeout)
+
+    def _unknown_of(self, found: Found) -> list[str]:
+        return [site for site in found.sites if site not in self._pools]
+
+    def _check_known(self, xid: str, found: Found) -> None:
+        unknown = self._unknown_of(found)
+        if unknown:
+            raise ValueError(f"the request {xid!r} has sites that this App does not know: {unknown}")
 
     def _named_in(self, found: Found) -> _Transaction | None:
         """The transaction that a family's request names, if it is known here with the family's sites."""
@@ -343,16 +454,25 @@ class App:
         return transaction if set(transaction.sites) == set(found.sites) else None
 
     def _operation(self, name: PhaseName, xid: str, transaction: str | None = None) -> Phase:
+        check_outside(name)
         return Phase(self._observers, name, checked_xid(xid), transaction=transaction)
 
     def _family(
-        self, phase: Phase, sites: tuple[str, ...], isolation: Isolation, *, limits: Limits, alone: bool = False
-    ) -> Family:
-        return Family(phase, sites, isolation, self._pools, limits=limits, parallel=self.parallel, alone=alone)
+        self, phase: Phase, sites: tuple[str, ...], isolation: Isolation, deadline: Deadline,
+        attempts: int | None = None, *, alone: bool = False,
+    ) -> Family:  # fmt: skip
+        return Family(
+            phase, sites, isolation, self._pools,
+            deadline=deadline, attempts=self._limits.attempts if attempts is None else attempts,
+            parallel=self.parallel, alone=alone,
+        )  # fmt: skip
+
+    def _given(self, sites: Iterable[str] | None) -> tuple[str, ...] | None:
+        return None if sites is None else self._known(sites)
 
     def _known(self, sites: Iterable[str]) -> tuple[str, ...]:
         if isinstance(sites, str):
-            raise TypeError("sites are given as a sequence of names")
+            raise TypeError(f"sites are given as a sequence of names, ({sites!r},), not as one name, {sites!r}")
         declared = tuple(dict.fromkeys(sites))
         unknown = [site for site in declared if site not in self._pools]
         if unknown or not declared:
@@ -374,4 +494,5 @@ def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
 def _resolution(winner: Winner) -> Resolution:
     if winner.result is None:
         return Resolution(True, None)
-    return Resolution(False, parse(winner.result))
+    recorded = Recorded.read(winner.result)
+    return Resolution(False, recorded.result, recorded.refused)

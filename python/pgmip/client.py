@@ -18,19 +18,21 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-import httpx
-
 from ._acknowledger import Acknowledger
 from ._call import Answer, Call, Failure, Final, Server, Verdict
 from ._cancellation import obeyed
+from ._extra import needed_for
 from ._json import canonical, parse
 from ._key import format_key
 from ._portal import Closed, Portal
 from ._problem import MEDIA_TYPE, Kind, Problem
 from ._process import Process
-from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, SubmitError, Unknown
+from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Refused, SubmitError, Unknown
 from .tracing import inject
 from .xinst import checked_xid, new_xid
+
+with needed_for("pgmip.Client", "client"):
+    import httpx
 
 __all__ = ["Client", "SyncClient"]
 
@@ -85,9 +87,9 @@ class Client:
     ) -> Any:
         """Run a transaction exactly once per XID, and return its result; by default with a new XID.
 
-        Raises what `App.submit` raises, with the same meaning: NothingHappened (KeyReused, Cancelled), Expired,
-        LookupError for an unknown transaction, TypeError or ValueError for what cannot be a request or an XID; and
-        Unknown, but only when the deadline has passed. Unknown is also raised then where a server says that the
+        Raises what `App.submit` raises, with the same meaning: NothingHappened (Refused, KeyReused, Cancelled),
+        Expired, LookupError for an unknown transaction, TypeError or ValueError for what cannot be a request or an XID;
+        and Unknown, but only when the deadline has passed. Unknown is also raised then where a server says that the
         transaction has failed while what became of an earlier transmission is not known: it may still succeed.
 
         When cancelled the request may or may not take effect: submit it again, with an XID of your own.
@@ -111,7 +113,12 @@ class Client:
             timeout=self._timeout,
             hedge_after=self._hedge_after,
         )
-        result = await call.run()
+        try:
+            result = await call.run()
+        except Refused:
+            if xid is None:
+                self.acknowledge(known_as)
+            raise
         if xid is None:
             self.acknowledge(known_as)
         return result
@@ -256,6 +263,8 @@ def _verdict(response: httpx.Response, xid: str) -> Verdict:
 
 def _of_problem(problem: Problem, rest: float, xid: str) -> Verdict:
     match problem.kind:
+        case Kind.REFUSED:
+            return Final(Refused(problem.detail, xid=xid, result=problem.result))
         case Kind.CANCELLED | Kind.EXPIRED | Kind.KEY_REUSED:
             return Final(_FINAL[problem.kind](problem.detail, xid=xid))
         case Kind.FAILED:

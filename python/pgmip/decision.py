@@ -30,6 +30,7 @@ __all__ = [
     "explain",
     "highest",
     "live",
+    "over",
 ]
 
 
@@ -133,6 +134,20 @@ def declared(mipts: Mipts) -> frozenset[frozenset[str]]:
     """
     named = (State.PREPARED, State.COMMITTED)
     return frozenset(frozenset(entry.sites or (site,)) for site, entry in _entries(mipts) if entry.state in named)
+
+
+def over(sites: Iterable[str], mipts: Mipts) -> dict[str, Sequence[Entry] | None]:
+    """The MIPTs of these sites, without what is prepared or committed over others: another request with the XID."""
+    own = frozenset(sites)
+
+    def is_own(site: str, entry: Entry) -> bool:
+        named = entry.state in (State.PREPARED, State.COMMITTED)
+        return not named or frozenset(entry.sites or (site,)) == own
+
+    return {
+        site: None if (mipt := mipts.get(site)) is None else tuple(entry for entry in mipt if is_own(site, entry))
+        for site in sorted(own)
+    }
 
 
 def highest(mipts: Mipts) -> int:

@@ -1,4 +1,4 @@
-"""What an exception of `App.submit` and `App.resolve` means for the request.
+"""What an exception of `App.submit` and `App.resolve` means for the request; and `Refuse`, which a handler raises.
 
 There are exactly four families, and each of them answers the one question a caller has:
 
@@ -16,7 +16,9 @@ There are exactly four families, and each of them answers the one question a cal
 there for a connection or between two attempts. It gets an answer of its own. So who sends a request to several servers
 at once has to hear all of them; `Client` does.
 
-A business refusal ("out of stock") is none of them: it is an ordinary result.
+A business refusal ("out of stock") is what a handler says by `raise Refuse(result)`: nothing of what it has written
+stays, and the refusal is the request's answer for good, `Refused`. That is a case of `NothingHappened`, as are
+`Cancelled` and `KeyReused`: with these three a submission anew changes nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +34,28 @@ __all__ = [
     "KeyReused",
     "NothingHappened",
     "ProtocolViolation",
+    "Refuse",
+    "Refused",
     "SiteDown",
     "SubmitError",
     "Unknown",
 ]
+
+
+class Refuse(Exception):
+    """Raised by a handler: the request is refused. What the handler has written is rolled back at every site, and
+    `result` (JSON, as that of a handler which returns) is recorded as the request's answer: `App.submit` raises
+    `Refused` with it, now and for every retransmission, at any server.
+
+    A refusal may follow an error of the database ("already exists"), caught without a savepoint. An error that is
+    retried, as a deadlock or a lost connection is, and one of pg_mip's own count more: then nothing is recorded.
+    """
+
+    result: Any = None
+
+    def __init__(self, result: Any = None) -> None:
+        super().__init__("the handler has refused the request")
+        self.result = result
 
 
 class SubmitError(Exception):
@@ -73,6 +93,19 @@ class Cancelled(NothingHappened):
 
     def __init__(self, message: str, *, xid: str | None = None, unfinished: tuple[str, ...] = ()) -> None:
         super().__init__(message, xid=xid)
+        self.unfinished = unfinished
+
+
+class Refused(NothingHappened):
+    """The handler has refused the request (`Refuse`): under this XID nothing has happened, and nothing will.
+
+    `result` is what it has refused it with; it is final. `unfinished` sites (they are down) do not know yet: what is
+    prepared there stays locked until any `submit` or `resolve` with this XID gets through.
+    """
+
+    def __init__(self, message: str, *, xid: str | None = None, result: Any, unfinished: tuple[str, ...] = ()) -> None:
+        super().__init__(message, xid=xid)
+        self.result = result
         self.unfinished = unfinished
 
 

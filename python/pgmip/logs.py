@@ -11,13 +11,15 @@ Level     What
 ========  ==================================================================================================
 ERROR     The MIPTs contradict each other (`protocol_violation`); an observer has failed.
 WARNING   A site cannot be reached or does not answer; an operation has ended `unknown`, `decided` with a site
-          still to be told, or `nothing_happened`.
+          still to be told, or `nothing_happened` (but INFO, where an endpoint has said why to its client). The
+          message ends with the SQLSTATE, if one of PostgreSQL's errors is why.
 INFO      A failed attempt; an operation that found a sibling's work and completed it, or was refused.
 DEBUG     Everything else: all phases with their durations.
 ========  ==================================================================================================
 
-The fields of a record (`extra`) are FIELDS: `error` (the class of the exception) and `sqlstate` are those of a failure,
-`decision` is an operation's. Never a request, a result, a row or the text of an exception, which may quote them.
+The fields of a record (`extra`) are FIELDS: `error` (the class of the exception) and `sqlstate` (its own, or of what
+has caused it) are those of a failure, `decision` is an operation's. Never a request, a result, a row or the text of an
+exception, which may quote them: but for the logger `pgmip.http`, which has the texts that HTTP clients are not told.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from ._recorded import Unrecorded
 from ._sqlstate import sqlstate
 from .observe import Observer, Phase
 
@@ -55,7 +58,8 @@ class Logs(Observer):
         yield
         level = _level(phase)
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, _message(phase), extra=_fields(phase, time.perf_counter() - began))
+            why = quoted_sqlstate(phase.error) if level >= logging.WARNING else ""
+            self._logger.log(level, _message(phase) + why, extra=_fields(phase, time.perf_counter() - began))
 
 
 class JsonFormatter(logging.Formatter):
@@ -80,7 +84,8 @@ def _level(phase: Phase) -> int:
     if phase.site is not None:
         return logging.WARNING if phase.outcome in _OF_THE_SITE else logging.DEBUG
     if phase.outcome in _WARNINGS:
-        return logging.WARNING
+        told = phase.error is not None and isinstance(phase.error.__cause__, Unrecorded)
+        return logging.INFO if told else logging.WARNING
     if phase.name == "handler":
         return logging.DEBUG  # its attempt tells
     return logging.INFO if phase.error is not None or phase.decision == "sibling" else logging.DEBUG
@@ -109,4 +114,19 @@ def _fields(phase: Phase, seconds: float) -> dict[str, object]:
 
 def failure_fields(error: BaseException | None) -> dict[str, object]:
     """What may be logged of an error. Not its text: PostgreSQL's messages quote values, a handler's what they like."""
-    return {"error": None if error is None else type(error).__name__, "sqlstate": sqlstate(error)}
+    return {"error": None if error is None else type(error).__name__, "sqlstate": _sqlstate_behind(error)}
+
+
+def quoted_sqlstate(error: BaseException | None) -> str:
+    """The SQLSTATE of an error, or of what has caused it, for the end of a message; empty where there is none."""
+    state = _sqlstate_behind(error)
+    return "" if state is None else f" (SQLSTATE {state})"
+
+
+def _sqlstate_behind(error: BaseException | None) -> str | None:
+    while error is not None:
+        state = sqlstate(error)
+        if state is not None:
+            return state
+        error = error.__cause__
+    return None

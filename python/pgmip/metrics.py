@@ -3,7 +3,7 @@
     metrics = Metrics()
     app.observe(metrics)                            # any number of Apps may share it
     watching = asyncio.create_task(metrics.watch(app))
-    exporter()                                      # an ASGI application, to be mounted at /metrics
+    Route("/metrics", exporter())                   # in Starlette; add_route in FastAPI
 
 Where there is no event loop, with a `pgmip.sync.App`, `asyncio.run(metrics.look(app))` now and then does the same.
 
@@ -47,14 +47,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, make_asgi_app
-from prometheus_client.multiprocess import MultiProcessCollector
 
 from ._connection import Connection, cut_after
+from ._extra import needed_for
 from ._pool import at_site
 from ._sites import at_each_site
 from ._twin import AnyApp, inner, within
 from .observe import Observer, Phase, outcome
+
+with needed_for("pgmip.metrics", "metrics"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, make_asgi_app
+    from prometheus_client.multiprocess import MultiProcessCollector
 
 __all__ = ["BUCKETS", "Metrics", "exporter"]
 
@@ -158,13 +161,27 @@ class Metrics(Observer):
             self._failures.labels(phase.name, phase.site, phase.outcome).inc()
 
 
+class _Exporter:
+    """An object, as Starlette's routes take it for an application; a function would be an endpoint to them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._app = make_asgi_app(registry)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+
 def exporter() -> Any:
-    """An ASGI application that answers with all metrics of this process; with `PROMETHEUS_MULTIPROC_DIR`, of all."""
+    """An ASGI application that answers with all metrics of this process; with `PROMETHEUS_MULTIPROC_DIR`, of all.
+
+    To be routed with Starlette's `Route("/metrics", exporter())`, or `add_route` of Starlette or FastAPI. (A `Mount`
+    takes `/metrics/` alone.)
+    """
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-        return make_asgi_app()
+        return _Exporter(REGISTRY)
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return make_asgi_app(registry)
+    return _Exporter(registry)
 
 
 def _is_operation(phase: Phase) -> bool:

@@ -28,7 +28,7 @@ from typing import Any, Literal, Self
 import psycopg
 
 from ._sqlstate import sqlstate
-from .exceptions import SubmitError
+from .exceptions import Refuse, SubmitError
 
 __all__ = ["DecisionKind", "Hook", "Observer", "Phase", "PhaseName", "Step", "StepName", "outcome"]
 
@@ -184,15 +184,17 @@ _SQLSTATES = {
 def outcome(error: BaseException | None) -> str:
     """One word for how something ended, out of a small set: fit for a metric's label, and never anybody's data.
 
-    `ok`; the exceptions of pgmip by name (`nothing_happened`, `unknown` ...); what an SQLSTATE means for a coordinator
-    (`superseded`, `deadlock` ...), else `constraint` or `sql_error`; `connection` where it was lost or not had;
-    `timeout`; `interrupted` where the task was cancelled; `exception` for any other.
+    `ok`; the exceptions of pgmip by name (`nothing_happened`, `unknown` ...; `refused` for `Refuse`, too); what an
+    SQLSTATE means for a coordinator (`superseded`, `deadlock` ...), else `constraint` or `sql_error`; `connection`
+    where it was lost or not had; `timeout`; `interrupted` where the task was cancelled; `exception` for any other.
     """
     match error:
         case None:
             return "ok"
         case SubmitError():
             return "".join("_" + c.lower() if c.isupper() else c for c in type(error).__name__).removeprefix("_")
+        case Refuse():
+            return "refused"
         case psycopg.Error():
             return _of_postgres(error)
         case TimeoutError():

@@ -37,8 +37,9 @@ from ._connection import Connection, ObedientConnection, connected, cut_after
 from ._pool import at_site
 from ._sites import at_each_site
 from ._twin import AnyApp, inner, portal_of, within
-from .exceptions import Cancelled, KeyReused, NothingHappened
-from .logs import failure_fields
+from .app import Resolution
+from .exceptions import Cancelled, KeyReused, NothingHappened, Refused
+from .logs import failure_fields, quoted_sqlstate
 
 __all__ = ["Event", "EventName", "Sweeper"]
 
@@ -69,6 +70,8 @@ class EventName(StrEnum):
     """A request is finished: it has taken effect."""
     CANCELLED = "cancelled"
     """A request is finished: it has been cancelled."""
+    REFUSED = "refused"
+    """A request is finished: its handler has refused it, and nothing has happened."""
     UNDONE = "undone"
     """Nothing of a request is left, and nothing has happened: as if it had never come. A retransmission runs it."""
     FAILED = "failed"
@@ -84,6 +87,7 @@ class EventName(StrEnum):
 _LEVELS = {
     EventName.COMMITTED: logging.INFO,
     EventName.CANCELLED: logging.INFO,
+    EventName.REFUSED: logging.INFO,
     EventName.UNDONE: logging.WARNING,
     EventName.FAILED: logging.WARNING,
     EventName.ACKNOWLEDGED: logging.DEBUG,
@@ -370,11 +374,11 @@ class Sweeper:
             cancel = self._cancel_unknown_after is not None and age >= self._cancel_unknown_after
             resolution = await self._app.settle(xid, cancel=cancel, deadline=self._deadline(xid))
         except Exception as error:  # whatever one request does, the others have to be attended to
-            undone = isinstance(error, NothingHappened) and not isinstance(error, Cancelled | KeyReused)
+            undone = isinstance(error, NothingHappened) and not isinstance(error, Cancelled | KeyReused | Refused)
             return self._tell(Event(EventName.UNDONE if undone else EventName.FAILED, xid, error=error))
         if resolution is None:
             return None
-        return self._tell(Event(EventName.CANCELLED if resolution.cancelled else EventName.COMMITTED, xid))
+        return self._tell(Event(_name_of(resolution), xid))
 
     def _deadline(self, xid: str) -> float:
         """Short at first: a handler may wait for rows of another request that is in doubt, and waits for its turn."""
@@ -408,11 +412,17 @@ class Sweeper:
             message = f"site {event.site!r}: {event.name}"
         fields = {"xid": event.xid, "site": event.site, **failure_fields(event.error)}
         if event.error is not None:
-            message += f": {fields['error']}"
+            message += f": {fields['error']}{quoted_sqlstate(event.error)}"
         logger.log(_LEVELS[event.name], "%s", message, extra=fields)
         if self._on_event is not None:
             self._on_event(event)
         return event
+
+
+def _name_of(resolution: Resolution) -> EventName:
+    if resolution.cancelled:
+        return EventName.CANCELLED
+    return EventName.REFUSED if resolution.refused else EventName.COMMITTED
 
 
 def _pause(failures: int, longest: float) -> float:

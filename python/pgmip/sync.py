@@ -25,8 +25,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -35,12 +36,13 @@ from psycopg.abc import Params
 from . import app as _app
 from ._branch import Statement
 from ._cancellation import ended, uninterrupted
+from ._handler import check_plain
 from ._portal import Closed, Portal
 from .app import Isolation, Resolution
 from .exceptions import Unknown
 from .observe import Hook, Observer
 
-__all__ = ["App", "Handler", "Site", "Tx"]
+__all__ = ["App", "Copy", "Handler", "Site", "Tx"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,6 +59,10 @@ class Site:
         """Run a statement; the number of rows it touched, -1 where PostgreSQL tells none."""
         return self._tx._call(self._site.execute, sql, params)
 
+    def execute_many(self, sql: Statement, params_seq: Iterable[Params]) -> int:
+        """Run a statement once for each of these parameters; the number of rows that all of them touched."""
+        return self._tx._call(self._site.execute_many, sql, params_seq)
+
     def fetch_one(self, sql: Statement, params: Params | None = None) -> Any:
         """Run a statement; its first row, with an attribute per column (`row.o_id`), or None."""
         return self._tx._call(self._site.fetch_one, sql, params)
@@ -70,18 +76,46 @@ class Site:
         self._tx._call(_finish_with, self._site, sql, params)
 
     @contextlib.contextmanager
+    def copy(self, sql: Statement, params: Params | None = None) -> Iterator[Copy]:
+        """`with tx.store.copy("COPY item FROM STDIN") as copy:` writes the rows of a COPY, or reads them to the end."""
+        with self._tx._entered(self._site.copy(sql, params)) as copy:
+            yield Copy(self._tx, copy)
+
+    @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
         """`with tx.store.savepoint():` undoes what was done here since then if the block raises, and nothing at
         other sites. What another thread has done here meanwhile goes, too, and it is not told.
         """
-        savepoint = self._site.savepoint()
-        self._tx._call(savepoint.__aenter__)
-        try:
+        with self._tx._entered(self._site.savepoint()):
             yield
-        except BaseException as error:
-            self._tx._call(savepoint.__aexit__, type(error), error, error.__traceback__)
-            raise
-        self._tx._call(savepoint.__aexit__, None, None, None)
+
+
+class Copy:
+    """The rows of a COPY. As `pgmip.app.Copy`, without `await`."""
+
+    def __init__(self, tx: Tx, copy: _app.Copy) -> None:
+        self._tx = tx
+        self._copy = copy
+
+    def set_types(self, types: Sequence[int | str]) -> None:
+        """The types of the columns: what `read_row` converts to, and `write_row` in binary format."""
+        self._copy.set_types(types)
+
+    def write_row(self, row: Sequence[Any]) -> None:
+        """Write one row."""
+        self._tx._call(self._copy.write_row, row)
+
+    def write(self, block: bytes | str) -> None:
+        """Write any part of the data."""
+        self._tx._call(self._copy.write, block)
+
+    def read_row(self) -> tuple[Any, ...] | None:
+        """Read a row, of str unless `set_types` says otherwise. None: there are no more."""
+        return self._tx._call(self._copy.read_row)
+
+    def read(self) -> bytes:
+        """Read some data. Empty: there are no more."""
+        return self._tx._call(self._copy.read)
 
 
 class Tx:
@@ -107,6 +141,16 @@ class Tx:
     def _call(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """From the handler's thread: do this in the event loop."""
         return self._portal.call(self._do(lambda: work(*args, **kwargs)))
+
+    @contextlib.contextmanager
+    def _entered(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        entered = self._call(manager.__aenter__)
+        try:
+            yield entered
+        except BaseException as error:
+            self._call(manager.__aexit__, type(error), error, error.__traceback__)
+            raise
+        self._call(manager.__aexit__, None, None, None)
 
     async def _do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._over:
@@ -178,10 +222,14 @@ class App:
     def transaction(
         self, *, sites: Iterable[str], isolation: Isolation = "read committed", name: str | None = None
     ) -> Callable[[H], H]:
-        """Register `def handler(tx, request) -> result`, as `pgmip.App.transaction` does."""
-        declared = (sites,) if isinstance(sites, str) else tuple(sites)
+        """Register `def handler(tx, request) -> result`, and raise, as `pgmip.App.transaction` does; TypeError for
+        an `async def`.
+        """
+        declared = self._app._known(sites)
 
         def register(handler: H) -> H:
+            check_plain(handler)
+
             async def run(tx: _app.Tx, request: Any) -> Any:
                 return await self._run(handler, tx, declared, request)
 

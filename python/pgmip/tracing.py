@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from ._extra import missing
 from .observe import Observer, Phase, Step
 
 try:
@@ -39,7 +40,7 @@ class Tracing(Observer):
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         """Raises ImportError where OpenTelemetry is not installed."""
         if not installed:
-            raise ImportError("tracing needs the package opentelemetry-api: pip install 'pgmip[tracing]'")
+            raise ImportError(missing("tracing", "opentelemetry-api", "tracing"))
         self._tracer = trace.get_tracer("pgmip", tracer_provider=tracer_provider)
         self._global = tracer_provider is None
 
@@ -96,7 +97,7 @@ def _conclude(span: Span, phase: Phase) -> None:
     if phase.decision is not None:
         span.set_attribute("pgmip.decision", phase.decision)
         span.set_attribute("pgmip.siblings", phase.siblings)
-    if phase.error is not None:
+    if phase.error is not None and phase.outcome != "refused":  # that is an answer
         # Not the exception itself: its text may quote rows.
         span.set_status(trace.StatusCode.ERROR, phase.outcome)
         span.set_attribute("error.type", phase.outcome)

@@ -7,6 +7,7 @@ nobody has to keep a list of them. Each has a name (`_pool.py:162`), and one tha
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib.machinery
 import importlib.util
 import inspect
@@ -25,7 +26,7 @@ import psycopg
 
 import pgmip
 
-__all__ = ["NAME", "Injector", "Moment", "Strike", "injector"]
+__all__ = ["ERRORS", "EXPECTED", "NAME", "Bug", "CallerCancelled", "Fatal", "Injector", "Moment", "Strike", "injector"]
 
 NAME = "pgmip_awaits"
 _ROOT = Path(pgmip.__file__).parent
@@ -35,6 +36,28 @@ _SILENT = {"AsyncExitStack", "timeout", "timeout_at"}  # they neither wait at th
 _CLEANING = {"aclose", "close", "_close", "discard", "ended", "give", "putconn", "uninterrupted"}
 
 Moment = Literal["before", "after"]
+
+
+class Bug(Exception):
+    """Nobody expects it."""
+
+
+class Fatal(BaseException):
+    """Nor this one, which nobody has any business to catch."""
+
+
+class CallerCancelled(asyncio.CancelledError):
+    """Is not raised: somebody cancels the caller at that moment."""
+
+
+ERRORS: list[Callable[[], BaseException]] = [
+    lambda: Bug("injected"),
+    lambda: psycopg.OperationalError("injected"),
+    lambda: asyncio.CancelledError("injected"),
+    lambda: Fatal("injected"),
+    lambda: CallerCancelled("injected"),
+]
+EXPECTED = (Bug, Fatal, psycopg.OperationalError, asyncio.CancelledError)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,11 +127,13 @@ class Injector:
 
 
 def _close(awaitable: Any) -> None:
-    """Never to be run, nor what has been handed to it."""
+    """Never to be run, nor what has been handed to it; what runs already is left alone."""
     if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == inspect.CORO_CREATED:
         for inner in list(awaitable.cr_frame.f_locals.values()):
             _close(inner)
         awaitable.close()
+    elif asyncio.isfuture(awaitable) and not isinstance(awaitable, asyncio.Task):
+        awaitable.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody is there to see
 
 
 async def _taken_back(result: Any) -> None:
@@ -204,7 +229,8 @@ class _Instrument(ast.NodeTransformer):
         self._seen[name] += 1
         if self._seen[name] > 1:
             name += "abcdef"[self._seen[name] - 1]
-        if _called(value) in _CLEANING:
+        # a semaphore is given back at once: nothing there can fail
+        if _called(value) in _CLEANING or ast.unparse(value).endswith("_slots"):
             injector.cleaning |= {name + end for end in ends}
         injector.names |= {name + end for end in ends}
         injector.functions |= {name + end: f"{self._file}:{self._function}" for end in ends}

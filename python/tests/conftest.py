@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import settings
 from shop import SCHEMA, Shop, make_app
@@ -72,3 +74,18 @@ async def server(clusters: Clusters, shop: Shop) -> AsyncIterator[Callable[..., 
             return app
 
         yield make
+
+
+@pytest.fixture
+def waited_for(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sockets that were closed while the event loop waited for them on somebody's behalf."""
+    found: list[int] = []
+    close = psycopg.AsyncConnection.close
+
+    async def closing(conn: psycopg.AsyncConnection[Any]) -> None:
+        if not conn.closed and asyncio.get_running_loop().remove_reader(conn.pgconn.socket):
+            found.append(conn.pgconn.socket)
+        await close(conn)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "close", closing)
+    return found

@@ -19,6 +19,7 @@ class Mode(Enum):
     CUT = "cut"  # both ends see the end of the connection
     HALF = "half"  # the client sees it, the server goes on waiting for the client
     STALL = "stall"  # nobody sees anything, and nothing comes through any more
+    LATE = "late"  # likewise, until what has been sent by then is let go; it is no answer to anybody
 
 
 @dataclass
@@ -46,12 +47,16 @@ class Proxy:
         self._target = port
         self._fault: Fault | None = None
         self._down = False
+        self._frozen = False
+        self._let_go = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
         self.on_message: Callable[[Direction], object] = lambda direction: None
         """Called before each message that is forwarded."""
+        self.forbidden: bytes | None = None
+        """Whatever has this in it does not come through, and cuts its connection."""
         self.trips = 0
         """Round trips so far: how often the server was ready for the next query."""
 
@@ -63,9 +68,21 @@ class Proxy:
         self._down = True
         self.cut()
 
+    def freeze(self) -> None:
+        """Let nothing through any more, and answer nobody, as a server that has been stopped."""
+        self._frozen = True
+
+    def refuse(self) -> None:
+        """Refuse new connections only."""
+        self._down = True
+
+    def let_go(self) -> None:
+        """Deliver what is late."""
+        self._let_go.set()
+
     def heal(self) -> None:
         """End what is stalled or half closed; everything new goes through."""
-        self._fault, self._down = None, False
+        self._fault, self._down, self._frozen = None, False, False
         self.cut()
 
     def cut(self) -> None:
@@ -99,6 +116,8 @@ class Proxy:
         try:
             if self._down:
                 return
+            if self._frozen:
+                await asyncio.Event().wait()
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target)
             self._writers.add(to_server)
             ends = (to_client, to_server)
@@ -128,8 +147,15 @@ class Proxy:
             kind = b"" if startup else await reader.readexactly(1)
             length = await reader.readexactly(4)
             body = await reader.readexactly(int.from_bytes(length) - 4)
+            if self._frozen:
+                await asyncio.Event().wait()
+            if self.forbidden is not None and self.forbidden in body:
+                ends[0].transport.abort()
+                raise ConnectionAbortedError
             if not startup and self._fault is not None and self._fault.strikes(direction):
-                if self._fault.mode is not Mode.STALL:
+                if self._fault.mode is Mode.LATE:
+                    await self._deliver(kind + length + body, reader, writer)
+                if self._fault.mode in (Mode.CUT, Mode.HALF):
                     ends[0].transport.abort()
                 if self._fault.mode is not Mode.CUT:
                     await asyncio.Event().wait()
@@ -140,3 +166,10 @@ class Proxy:
             self.trips += direction == "reply" and kind == b"Z"
             writer.write(kind + length + body)
             await writer.drain()
+
+    async def _deliver(self, message: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._let_go.wait()
+        writer.write(message)
+        while rest := await reader.read(65536):
+            writer.write(rest)
+        await writer.drain()

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from pgmip import App, Step, Tx
+from pgmip import App, Refuse, Step, Tx
 from pgmip.sweeper import Sweeper
 from pgmip.testing import Cluster
 
@@ -35,6 +35,7 @@ SCHEMA = {
 }
 STOCK, BALANCE, PRICE = 10_000, 1_000_000, 7
 BUY = {"item": 1, "qty": 2}
+RIVAL = "DO $$BEGIN RAISE serialization_failure; END$$"  # as if somebody had been faster
 
 
 def make_app(conninfos: dict[str, str], kind: type[App] = App, **parameters: Any) -> App:
@@ -56,6 +57,11 @@ def make_app(conninfos: dict[str, str], kind: type[App] = App, **parameters: Any
         )
         # As unrepeatable as results get.
         return {"order": order.o_id, "xinst": tx.xinst, "token": secrets.token_hex(8)}
+
+    @app.transaction(sites=("store", "bank"))
+    async def decline(tx: Tx, request: Any) -> Any:
+        """Buys, and then refuses."""
+        raise Refuse(await buy(tx, request))
 
     @app.transaction(sites=("store",))
     async def restock(tx: Tx, request: Any) -> Any:
@@ -149,11 +155,14 @@ def die_at(step_name: str, xid: str, mode: str, *conninfos: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     app.on_step(die)
-    asyncio.run(Sweeper(app, older_than=0).sweep() if mode == "sweep" else app.submit("buy", BUY, xid=xid))
+    name = "decline" if mode == "decline" else "buy"
+    asyncio.run(Sweeper(app, older_than=0).sweep() if mode == "sweep" else app.submit(name, BUY, xid=xid))
 
 
 async def kill_server_at(shop: Shop, step_name: str, xid: str, mode: str = "serial") -> None:
-    """Run that process, until it is dead. `mode`: "serial", "parallel", or "sweep" (and serial)."""
+    """Run that process, until it is dead. `mode`: "serial", "parallel", or "sweep" or "decline"
+    (and serial).
+    """
     here = Path(__file__)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c",

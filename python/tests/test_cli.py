@@ -589,7 +589,10 @@ def test_sweep_once_with_an_app(cli: Cli, shop: Shop, shop_app: str) -> None:
     xid = new_xid()
     prepare_at(shop, xid, "store")
     none = CliRunner().invoke(commands, ["sweep", "--app", shop_app, "--once"])
-    assert (none.exit_code, none.output) == (OK, ""), "it is young"
+    looking, said = none.output.splitlines()
+    assert none.exit_code == OK
+    assert looking == "looking at store, bank"
+    assert said.startswith("nothing to attend to; in doubt: 1 request, with an instance younger than 10 s")
     sys.modules.pop("its_app")
     words = ["sweep", "--app", shop_app, "--once", "--older-than", "0", "--json"]
     result = CliRunner().invoke(commands, words)
@@ -618,11 +621,16 @@ def test_sweep_once_without_handlers(cli: Cli, shop: Shop) -> None:
     result = cli("sweep", "--once", "--older-than", "0", "--cancel-unknown", code=OK)
     assert f"request {undecided}" in result.stdout
     assert "cancelled" in result.stdout
+    assert result.stdout.splitlines()[-1] == "1 request attended to; nothing is in doubt"
     assert in_doubt(shop) == [0, 0]
+    assert cli("sweep", "--once").stdout.splitlines()[1:] == ["nothing to attend to; nothing is in doubt"]
+    assert cli("sweep", "--once", "--json").stdout == "", "a document per event"
 
 
 def test_sweep_while_a_site_is_down(cli: Cli) -> None:
-    assert "lost" in cli("sweep", "--once", code=UNREACHABLE, bank=NOWHERE).stdout
+    said = cli("sweep", "--once", code=UNREACHABLE, bank=NOWHERE).stdout
+    assert "lost" in said
+    assert "not known of all sites" in said
 
 
 @pytest.mark.parametrize(
@@ -798,11 +806,28 @@ def test_doctor_sees_tables_that_should_opt_in(cli: Cli, shop: Shop) -> None:
     assert any(message.startswith("split2 has not opted in, but shares") for message in said)
 
 
-def test_doctor_sees_what_is_prepared(cli: Cli, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgmip.cli.doctor._FOREIGN_LONG", 0.0)
+def test_doctor_sees_time_limits(cli: Cli, shop: Shop) -> None:
+    """Those of the connection string, too, as an app server has them."""
+    limits = {"statement_timeout": "7s", "idle_in_transaction_session_timeout": "20s", "idle_session_timeout": "1h"}
+    options = " ".join(f"-c{name}={value}" for name, value in limits.items())
+    bank = f"{shop.clusters['bank'].conninfo()} options='{options}'"
+    found = findings(cli.json("doctor", code=PROBLEMS, bank=bank), "bank")
+    assert {name: found[name][0] for name in limits} == {
+        "statement_timeout": "info",
+        "idle_in_transaction_session_timeout": "warning",
+        "idle_session_timeout": "info",
+    }
+    assert not findings(cli.json("doctor", code=PROBLEMS), "bank").keys() & limits.keys()
+    found = findings(cli.json("doctor", "--deadline", "10", code=PROBLEMS, bank=bank), "bank")
+    assert "idle_in_transaction_session_timeout" not in found, "it is longer than any attempt"
+
+
+def test_doctor_sees_what_is_prepared(cli: Cli, shop: Shop) -> None:
     shop.sql("bank", "BEGIN; SELECT 1; PREPARE TRANSACTION 'somebody''s'")
     try:
-        assert "somebody's" in findings(cli.json("doctor", code=PROBLEMS), "bank")["in doubt"][1]
+        level, message = findings(cli.json("doctor", code=PROBLEMS), "bank")["prepared by others"]
+        assert level == "info"
+        assert "somebody's" in message
         assert cli.json("status")["sites"]["bank"]["foreign_prepared"] == 1
         assert "prepared transactions of others" in cli("status").stdout
     finally:

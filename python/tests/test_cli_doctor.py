@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pgmip.cli import doctor
-from pgmip.cli.doctor import Finding, Level, _between_sites, _Facts, _of_site
+from pgmip.cli.doctor import AppServers, Finding, Level, _between_sites, _Facts, _foreign, _of_site
 from pgmip.cli.sites import Failure, Kind
 
 ONE = {
@@ -20,7 +20,10 @@ SETTINGS = {
     "max_prepared_transactions": "100", "max_connections": "200", "wal_level": "replica", "fsync": "on",
     "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "",
     "default_table_access_method": "heap", "mip.site_name": "a", "mip.push_after": "10000", "mip.retention": "60",
+    "mip.retention_timeless": "0",
 }  # fmt: skip
+SERVERS = AppServers(16, deadline=30.0)
+STANDBY = {"name": "s", "sync": "sync", "state": "streaming"}
 TABLE = {"name": "t", "method": "mip", "unlogged": False, "writes": 0}
 
 
@@ -48,7 +51,7 @@ def release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_is_well() -> None:
-    assert bad(_of_site("a", facts(), 16)) == []
+    assert bad(_of_site("a", facts(), SERVERS)) == []
     assert bad(_between_sites({"a": facts(), "b": facts({"system": "other"})})) == []
 
 
@@ -76,6 +79,17 @@ def test_all_is_well() -> None:
         ({"settings": {"mip.site_name": "b"}}, "mip.site_name", Level.ERROR),
         ({"settings": {"mip.push_after": "0"}}, "mip.push_after", Level.WARNING),
         ({"settings": {"synchronous_standby_names": "x"}}, "replication", Level.ERROR),
+        (
+            {"settings": {"statement_timeout": "5000", "synchronous_standby_names": "s"}, "standbys": [STANDBY]},
+            "statement_timeout",
+            Level.WARNING,
+        ),
+        (
+            {"settings": {"idle_in_transaction_session_timeout": "29000"}},
+            "idle_in_transaction_session_timeout",
+            Level.WARNING,
+        ),
+        ({"settings": {"transaction_timeout": "29000"}}, "transaction_timeout", Level.WARNING),
         ({"one": {**EIGHTEEN, "release": 180006}}, "logical replication", Level.WARNING),
         ({"tables": [{**TABLE, "unlogged": True}]}, "tables", Level.WARNING),
         ({"tables": [{**TABLE, "method": "heap"}]}, "tables", Level.WARNING),
@@ -83,7 +97,30 @@ def test_all_is_well() -> None:
     ],
 )
 def test_one_thing_is_wrong(given: dict[str, Any], check: str, level: Level) -> None:
-    assert bad(_of_site("a", facts(**given), 16)) == [(check, level)]
+    assert bad(_of_site("a", facts(**given), SERVERS)) == [(check, level)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"statement_timeout": "5000"},
+        {"idle_session_timeout": "60000"},
+        {"idle_in_transaction_session_timeout": "30000"},
+        {"transaction_timeout": "30000"},
+    ],
+)
+def test_timeouts_that_do_no_harm(settings: dict[str, str]) -> None:
+    found = list(_of_site("a", facts(settings=settings), SERVERS))
+    assert bad(found) == []
+    told = {it.check for it in found if it.level is Level.INFO}
+    assert told & settings.keys() == settings.keys() & {"statement_timeout", "idle_session_timeout"}
+
+
+def test_what_others_have_prepared() -> None:
+    young, old = ("x", "app", 10.0), ("y", "app", 3600.0)
+    assert _foreign("a", [young]).level is Level.INFO
+    assert _foreign("a", [old, young]).level is Level.WARNING
+    assert "'y' of app for 60 min, and 1 more" in _foreign("a", [old, young]).message
 
 
 @pytest.mark.parametrize(
@@ -95,14 +132,14 @@ def test_one_thing_is_wrong(given: dict[str, Any], check: str, level: Level) -> 
     ],
 )
 def test_logical_replication_is_no_matter_elsewhere(one: dict[str, Any]) -> None:
-    assert bad(_of_site("a", facts(one), 16)) == []
+    assert bad(_of_site("a", facts(one), SERVERS)) == []
 
 
 def test_a_library_that_is_not_loaded() -> None:
     given = facts()
     settings = {name: value for name, value in SETTINGS.items() if not name.startswith("mip.")}
     unloaded = _Facts(given.one, settings, [], [TABLE], [], 0, 0, False)
-    assert bad(_of_site("a", unloaded, 16)) == [("library", Level.ERROR)]
+    assert bad(_of_site("a", unloaded, SERVERS)) == [("library", Level.ERROR)]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +163,20 @@ def test_sites_that_do_not_fit_together() -> None:
     assert bad(unlike) == [("extension", Level.WARNING), ("mip.retention", Level.WARNING)]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "levels"), [("0", [Level.INFO]), ("61", [Level.INFO]), ("59", [Level.INFO, Level.WARNING])]
+)
+def test_keys_without_a_time(seconds: str, levels: list[Level]) -> None:
+    """What becomes of them is told, and what is asking for trouble."""
+    found = list(_of_site("a", facts(settings={"mip.retention_timeless": seconds}), SERVERS))
+    mine = [finding for finding in found if finding.check == "mip.retention_timeless"]
+    assert [finding.level for finding in mine] == levels
+    assert ("for ever" if seconds == "0" else "run again") in mine[0].message
+
+
 def test_a_site_that_cannot_be_asked() -> None:
     failure = Failure(Kind.UNREACHABLE, "gone", "call somebody")
-    assert list(_of_site("a", failure, 16)) == [
+    assert list(_of_site("a", failure, SERVERS)) == [
         Finding("a", "connection", Level.ERROR, "unreachable: gone", "call somebody")
     ]
     assert bad(_between_sites({"a": failure, "b": facts()})) == []

@@ -75,7 +75,8 @@ def test_without_the_extra(start: Start) -> None:
         capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent,
     )  # fmt: skip
     assert process.returncode == 2
-    assert process.stderr == "pgmip: the command line needs the extra `cli`: pip install 'pgmip[cli]'\n"
+    hint = "in the clone of pg_mip, pip install './python[cli]'"
+    assert process.stderr == f"pgmip: the command line needs typer: {hint}\n"
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import psycopg
 import pytest
 from proxy import Direction, Fault, Mode, Proxy
 from psycopg.conninfo import make_conninfo
 from shop import SCHEMA, Shop
 
-from pgmip import App, Decided, NothingHappened, Step, Tx, Unknown
+from pgmip import App, Decided, NothingHappened, Step, Tx, Unknown, _circuit
 from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
@@ -31,14 +32,19 @@ async def proxies(shop: Shop) -> AsyncIterator[dict[str, Proxy]]:
 
 
 @pytest.fixture
-async def behind(request: pytest.FixtureRequest, server: Server, shop: Shop, proxies: dict[str, Proxy]) -> App:
+async def behind(
+    request: pytest.FixtureRequest, server: Server, shop: Shop, proxies: dict[str, Proxy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> App:  # fmt: skip
     """An app server that reaches the sites through the proxies, and has connections already: few, so that what a
     fault may strike are mostly messages of the request, not those of reconnecting. It is patient where nothing stalls:
-    on a loaded machine a site that is well can take long, too.
+    on a loaded machine a site that is well can take long, too, and longer than a second to be reached again.
     """
     conninfos = shop.conninfos(**{site: proxy.port for site, proxy in proxies.items()})
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     stalls = parameters.get("mode", Mode.STALL) is Mode.STALL
+    if not stalls:
+        monkeypatch.setattr(_circuit, "_HICCUP", 60.0)
     app = server(conninfos, step_timeout=PATIENCE if stalls else 5, pool_size=1)
     await app.submit("buy", BUY)
     return app
@@ -101,7 +107,7 @@ async def test_cut_off_at_every_message(
 
 @pytest.mark.parametrize("direction", ["request", "reply"])
 @pytest.mark.parametrize("site", list(SCHEMA))
-@pytest.mark.parametrize("mode", list(Mode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("mode", [Mode.CUT, Mode.HALF, Mode.STALL], ids=lambda mode: mode.value)
 async def test_a_server_that_goes_on_by_itself(
     shop: Shop, proxies: dict[str, Proxy], behind: App, mode: Mode, site: str, direction: Direction
 ) -> None:
@@ -146,6 +152,42 @@ async def test_a_site_goes_down_at_a_step(
     result = await server().submit("buy", BUY, xid=xid)
     assert told in (None, result)
     shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_a_prepare_that_arrives_late(shop: Shop, proxies: dict[str, Proxy], behind: App) -> None:
+    """No site knows of the instance when its server looks, and yet it may be prepared."""
+
+    @behind.transaction(sites=("store", "bank"))
+    async def pay(tx: Tx, _: Any) -> None:
+        await tx.store.execute("UPDATE item SET stock = stock WHERE i_id = 1")
+        tx.bank.finish_with("UPDATE account SET balance = balance WHERE a_id = 1")
+
+    xid = new_xid()
+    proxies["bank"].arm(Fault(Mode.LATE, "request", 0))
+    with pytest.raises((NothingHappened, Unknown)) as told:
+        await behind.submit("pay", None, xid=xid, attempts=1)
+    assert shop.sql("bank", f"SELECT * FROM mip.instances('{xid}') WHERE state <> 'aborted'") == []
+    proxies["bank"].let_go()
+    for _ in range(20):
+        await asyncio.sleep(0.05)
+        if told.type is NothingHappened:
+            assert shop.sql("bank", f"SELECT * FROM mip.in_doubt WHERE xid = '{xid}'") == []
+    await behind.settle(xid)
+    shop.assert_clean()
+
+
+async def test_lost_prepares_do_not_pile_up(server: Server, shop: Shop, proxies: dict[str, Proxy]) -> None:
+    """Each attempt is prepared at one site, and may be at the other: at most the last one is left."""
+    conninfos = shop.conninfos(**{site: proxy.port for site, proxy in proxies.items()})
+    app = server(conninfos, prepared_statements=False)
+    proxies["bank"].forbidden = b"mip.prepare"
+    xid = new_xid()
+    with pytest.raises((NothingHappened, Unknown)):
+        await app.submit("buy", BUY, xid=xid, attempts=5)
+    assert len(shop.sql("store", "SELECT gid FROM pg_prepared_xacts")) <= 1
+    proxies["bank"].forbidden = None
+    shop.assert_once(xid, await app.submit("buy", BUY, xid=xid))
     shop.assert_clean()
 
 
@@ -227,7 +269,8 @@ async def test_a_failing_handler_while_a_site_is_gone(shop: Shop, proxies: dict[
 
     with pytest.raises(Unknown) as caught:
         await behind.submit("broken", None, xid="broken", deadline=1)
-    assert isinstance(caught.value.__cause__, ValueError)
+    # the handler's, or that of its site, if it has been noticed by then
+    assert isinstance(caught.value.__cause__, ValueError | psycopg.OperationalError)
     with pytest.raises(NothingHappened):
         await behind.submit("broken", None, deadline=1)
     proxies["bank"].heal()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pytest
-from shop import Shop
+from shop import RIVAL, Shop
 
 import pgmip.sync
 from pgmip import App, NothingHappened, Tx, Unknown
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.integration
 Server = Callable[..., App]
 BUY = {"item": 1, "qty": 2}
 ORDER = "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)"
+PAYMENT = "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)"
 
 
 async def test_a_sibling_commits_before_the_last_look(
@@ -32,7 +34,7 @@ async def test_a_sibling_commits_before_the_last_look(
 
     @app.transaction(sites=("store", "bank"), name="buy")
     async def failing(tx: Tx, request: Any) -> None:
-        raise psycopg.errors.SerializationFailure("rival")
+        await tx.store.execute(RIVAL)
 
     results: list[Any] = []
     read = Family._read
@@ -102,19 +104,36 @@ async def test_out_of_its_transaction_and_back(server: Server, shop: Shop, name:
     shop.assert_clean()
 
 
-async def test_a_handler_that_prepares_by_itself(server: Server, shop: Shop) -> None:
-    app = server()
+_ENDS = [
+    f"SELECT * FROM mip.{call}({texts})"
+    for call in ("prepare", "commit_one_phase")
+    for texts in ("NULL, NULL", "'another', '1'", "NULL, NULL, ''")
+]
 
-    @app.transaction(sites=("store", "bank"))
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("sites", [("store", "bank"), ("store",)])
+@pytest.mark.parametrize("sql", _ENDS)
+async def test_a_handler_that_prepares_by_itself(
+    server: Server, shop: Shop, sql: str, sites: tuple[str, ...], last: bool
+) -> None:
+    """Everybody would take its texts for the request's, and what it has written for cancelled."""
+    app, xid = server(), f"hasty {_ENDS.index(sql)} {len(sites)} {last}"
+
+    @app.transaction(sites=sites)
     async def hasty(tx: Tx, request: Any) -> None:
-        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
-        await tx.store.fetch_all("SELECT * FROM mip.prepare(NULL, NULL)")
+        for site in sites:
+            await tx[site].execute(ORDER if site == "store" else PAYMENT, (tx.xid, tx.xinst))
+        for site in sites:
+            if last:
+                tx[site].finish_with(sql.encode())
+            else:
+                with contextlib.suppress(psycopg.Error):
+                    await tx[site].fetch_all(sql.encode())
 
-    with pytest.raises(Unknown):
-        await app.submit("hasty", None, xid="hasty")
-    assert shop.sql("store", "SELECT xid FROM mip.in_doubt") == [("hasty",)]
-    await app.resolve("hasty", sites=("store", "bank"))
-    shop.assert_never("hasty")
+    with pytest.raises(NothingHappened, match="is for whoever has begun this instance"):
+        await app.submit("hasty", None, xid=xid)
+    shop.assert_never(xid)
     shop.assert_clean()
 
 
@@ -235,3 +254,228 @@ async def test_a_site_that_cannot_even_be_tried(conninfo: str) -> None:
 
         with pytest.raises((NothingHappened, Unknown)):
             await app.submit("idle", None)
+
+
+# -- whose error it is ---------------------------------------------------------------------------------------------
+
+
+class _TooOld(psycopg.Error):
+    sqlstate = "MP007"
+
+
+class _Superseded(psycopg.Error):
+    sqlstate = "MP002"
+
+
+@pytest.mark.parametrize(
+    "foreign", [_TooOld, _Superseded, psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable,
+                psycopg.OperationalError],
+)  # fmt: skip
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_error_of_another_database(
+    server: Server, shop: Shop, foreign: type[psycopg.Error], begun: bool
+) -> None:
+    """It says nothing of the request: neither that it is too old, nor that a retry would do better."""
+    app, xid, attempts = server(), f"foreign {foreign.__name__} {begun}", 0
+
+    @app.transaction(sites=("store", "bank"))
+    async def reports(tx: Tx, request: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        if begun:
+            await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        raise foreign("of another database")
+
+    with pytest.raises(NothingHappened) as caught:
+        await app.submit("reports", None, xid=xid)
+    assert (attempts, type(caught.value.__cause__)) == (1, foreign)
+    shop.assert_never(xid)
+    shop.assert_clean()
+
+
+class _Wrapped(Exception):
+    pass
+
+
+async def _as_it_is(error: psycopg.Error) -> None:
+    raise error
+
+
+async def _wrapped_twice(error: psycopg.Error) -> None:
+    try:
+        raise _Wrapped from error
+    except _Wrapped as wrapped:
+        raise RuntimeError("in a repository") from wrapped
+
+
+async def _of_a_group(error: psycopg.Error) -> None:
+    raise ExceptionGroup("of tasks", [KeyError("another"), error])
+
+
+@pytest.mark.parametrize("passed_on", [_as_it_is, _wrapped_twice, _of_a_group])
+@pytest.mark.parametrize("undone", [False, True])
+async def test_an_error_of_ours_that_is_passed_on(
+    server: Server, shop: Shop, passed_on: Callable[[psycopg.Error], Awaitable[None]], undone: bool
+) -> None:
+    """A serialization failure is retried, also where a savepoint has undone it, and in whatever it comes."""
+    app, xid, attempts = server(), f"passed on {passed_on.__name__} {undone}", 0
+
+    @app.transaction(sites=("store", "bank"))
+    async def unlucky(tx: Tx, request: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            try:
+                async with tx.store.savepoint() if undone else contextlib.nullcontext():
+                    await tx.store.execute(RIVAL)
+            except psycopg.Error as error:
+                await passed_on(error)
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    shop.assert_once(xid, await app.submit("unlucky", None, xid=xid))
+    assert attempts == 2
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("undone", [False, True])
+async def test_an_error_that_is_handled(server: Server, shop: Shop, undone: bool) -> None:
+    """What is raised beside an error, and not from it, is the handler's own where a savepoint has undone that."""
+    app, attempts = server(), 0
+
+    @app.transaction(sites=("store", "bank"))
+    async def handles(tx: Tx, request: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        try:
+            async with tx.store.savepoint() if undone else contextlib.nullcontext():
+                await tx.store.execute(RIVAL)
+        except psycopg.Error:
+            raise KeyError("a bug") from None
+
+    with pytest.raises(NothingHappened):
+        await app.submit("handles", None, attempts=3)
+    assert attempts == (1 if undone else 3)
+    shop.assert_clean()
+
+
+# -- a TaskGroup that fails leaves its task cancelled, in Python 3.11 ------------------------------------------------
+
+
+async def fail_in_group(work: Awaitable[Any], error: Exception) -> None:
+    """A task of the group fails while the group waits for its end."""
+
+    async def fail() -> None:
+        await work
+        raise error
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+
+
+async def test_a_task_group_that_fails(server: Server, shop: Shop) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def failing(tx: Tx, request: Any) -> None:
+        await fail_in_group(tx.store.execute(ORDER, (tx.xid, tx.xinst)), KeyError("mine"))
+
+    with pytest.raises(NothingHappened) as told:
+        await app.submit("failing", None, xid="failing")
+    assert isinstance(told.value.__cause__, ExceptionGroup)
+    shop.assert_never("failing")
+    shop.assert_clean()
+
+
+async def test_a_task_group_in_which_a_site_asks_for_a_retry(server: Server, shop: Shop) -> None:
+    app, attempts = server(), []
+
+    @app.transaction(sites=("store", "bank"))
+    async def retried(tx: Tx, request: Any) -> int:
+        attempts.append(tx.xinst)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(tx.store.execute(RIVAL if len(attempts) == 1 else "SELECT 1"))
+        return tx.xinst
+
+    assert await app.submit("retried", None) == attempts[1]
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("then", [None, pgmip.Refuse("no")])
+async def test_a_task_group_that_the_handler_deals_with(server: Server, shop: Shop, then: Exception | None) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def handled(tx: Tx, request: Any) -> str:
+        with contextlib.suppress(ExceptionGroup):
+            await fail_in_group(asyncio.sleep(0), KeyError("mine"))
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        if then is not None:
+            raise then
+        return "done"
+
+    xid = f"handled, then {then!r}"
+    for _ in range(2):
+        if then is None:
+            assert await app.submit("handled", None, xid=xid) == "done"
+        else:
+            with pytest.raises(pgmip.Refused) as refused:
+                await app.submit("handled", None, xid=xid)
+            assert refused.value.result == "no"
+    shop.assert_clean()
+
+
+# -- exceptions that are odd themselves ------------------------------------------------------------------------------
+
+
+@dataclass
+class OutOfStock(Exception):  # which cannot be hashed
+    item: int
+
+
+@dataclass
+class Unpaid(pgmip.Refuse):  # likewise, and without a result
+    card: str
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise TypeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(OutOfStock(1), NothingHappened), (Mute(), NothingHappened), (Unpaid("4711"), pgmip.Refused)]
+)
+async def test_an_odd_exception(server: Server, shop: Shop, error: Exception, told: type[Exception]) -> None:
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def odd(tx: Tx, request: Any) -> None:
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        raise error
+
+    with pytest.raises(told):
+        await app.submit("odd", None, xid="odd")
+    shop.assert_never("odd")
+    shop.assert_clean()
+
+
+# -- a last statement that can be none -------------------------------------------------------------------------------
+
+
+async def test_what_another_site_has_prepared_is_not_left(server: Server, shop: Shop) -> None:
+    """Beside a last statement that ends the transaction of its site."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def rude(tx: Tx, request: Any) -> None:
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        tx.store.finish_with("ROLLBACK")
+
+    for _ in range(3):
+        with pytest.raises((NothingHappened, Unknown)):
+            await app.submit("rude", None, xid="rude")
+        assert len(shop.sql("bank", "SELECT gid FROM pg_prepared_xacts")) == 0
+    shop.assert_never("rude")
+    shop.assert_clean()

@@ -12,11 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from shop import Shop
+from starlette.applications import Starlette
+from starlette.routing import Route
 from test_settle import BUY, leave_at
 from test_submit import prepare_by_hand
 
+import pgmip.http
 from pgmip import App, NothingHappened, Unknown
 from pgmip.metrics import Metrics, exporter
 from pgmip.xinst import new_xid, new_xinst
@@ -169,6 +173,24 @@ async def test_labels_stay_few(server: Server, shop: Shop, registry: Registry, m
 async def scrape() -> str:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(exporter()), base_url="http://app") as client:
         return (await client.get("/metrics")).text
+
+
+def routed(app: App) -> Iterator[Any]:
+    """Servers with metrics and transactions beside each other, as the guide makes them."""
+    yield Starlette(routes=[Route("/metrics", exporter()), *pgmip.http.routes(app)])
+    yield FastAPI(routes=[Route("/metrics", exporter()), *pgmip.http.routes(app)])
+    server = FastAPI()
+    server.add_route("/metrics", exporter())
+    server.mount("/", pgmip.http.asgi(app))
+    yield server
+
+
+async def test_where_a_scraper_asks(server: Server, registry: Registry) -> None:
+    for asgi in routed(server()):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://server") as scraper:
+            answer = await scraper.get("/metrics")
+            assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, "text/plain")
+            assert (await scraper.post("/buy", json=None)).status_code == 400, "transactions are there, too"
 
 
 def test_several_processes_and_their_exporter(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

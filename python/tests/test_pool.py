@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -176,6 +177,27 @@ async def test_connections_are_kept_and_given_up(server: Server, shop: Shop, pro
         await app.submit("buy", BUY)
     await until(lambda: connections(shop) == 0)
     shop.assert_clean()
+
+
+async def test_a_retry_is_no_warning_of_the_pool(
+    server: Server, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That a connection has gone is told once, by us."""
+    app = server()
+    attempts = []
+
+    @app.transaction(sites=("store", "bank"))
+    async def killed(tx: Tx, request: Any) -> int:
+        attempts.append(tx.xinst)
+        row = await tx.store.fetch_one("SELECT pg_backend_pid() AS pid")
+        if len(attempts) < 3:
+            shop.sql("store", f"SELECT pg_terminate_backend({row.pid}, 60000)")
+        await tx.store.execute("SELECT 1")
+        return len(attempts)
+
+    with caplog.at_level(logging.INFO):
+        assert await app.submit("killed", None) == 3
+    assert [record.getMessage() for record in caplog.records if "closed connection" in record.getMessage()] == []
 
 
 async def test_connections_that_the_server_has_ended(server: Server, shop: Shop, proxies: dict[str, Proxy]) -> None:

@@ -106,17 +106,6 @@ def test_errors_and_savepoints(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
-def test_a_request_within_a_request(server: Server, shop: Shop) -> None:
-    app = server(threads=2)
-
-    @app.transaction(sites=("bank",))
-    def outer(tx: Tx, request: Any) -> Any:
-        return app.submit("buy", BUY, xid=request)
-
-    shop.assert_once("inner", app.submit("outer", "inner"))
-    shop.assert_clean()
-
-
 def test_the_deadline_ends_a_statement(server: Server, shop: Shop) -> None:
     app = server()
     raised: list[Exception] = []

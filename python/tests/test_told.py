@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from proxy import Proxy
 from psycopg.conninfo import make_conninfo
-from shop import BUY, Shop
+from shop import BUY, RIVAL, Shop
 from test_sweeper import Log, eager, in_doubt, prepare_at
 
 from pgmip import (
@@ -332,12 +332,12 @@ async def test_a_second_server_between_two_attempts(
         if numbers["first"] == 1:
             await tx.store.execute("SELECT 1")
             await met()
-            raise psycopg.errors.SerializationFailure("rival")
+            await tx.store.execute(RIVAL)
 
     async def failing(tx: Tx) -> None:
         numbers["second"] += 1
         if numbers["second"] == 1:
-            raise psycopg.errors.SerializationFailure("rival")
+            await tx.store.execute(RIVAL)
         met.open.set()
         await again.reached.wait()
         raise ArithmeticError("a bug")

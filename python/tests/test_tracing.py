@@ -200,4 +200,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "pgmip[tracing]" in done.stdout
+    assert "./python[tracing]" in done.stdout

@@ -15,18 +15,20 @@ from typing import Any, Literal, Self
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pgmip import App, Unknown
+from pgmip import App, Decided, Refused, Unknown
+from pgmip._answer import Answer, Recorded
 from pgmip.xinst import checked_xid
 
 Direction = Literal["request", "reply"]
 
 
 class FakeApp(App):
-    """Answers every request with `answer`, or raises it."""
+    """Answers every request with `answer`, or raises it; what is Refused or Decided is an answer."""
 
-    def __init__(self, answer: Any = None) -> None:
+    def __init__(self, answer: Any = None, *, replayed: bool = False) -> None:
         super().__init__({"store": ""})
         self.answer = answer
+        self.replayed = replayed
         self.asked: list[tuple[str, Any, str | None]] = []
         self.undecided: set[str] = set()
         self.refused: set[str] = set()
@@ -36,11 +38,13 @@ class FakeApp(App):
     async def _never(self, tx: Any, request: Any) -> Any:
         raise AssertionError("not to be called")
 
-    async def submit(self, name: str, request: Any, xid: str | None = None, **limits: Any) -> Any:
+    async def _answer(self, name: str, request: Any, xid: str | None = None, **limits: Any) -> Answer:
         self.asked.append((name, request, xid))
+        if isinstance(self.answer, Refused | Decided):
+            return Answer(Recorded(self.answer.result, isinstance(self.answer, Refused)), self.replayed, self.answer)
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return Answer(Recorded(self.answer), self.replayed, None)
 
     async def acknowledge(self, xid: str, **sites: Any) -> None:
         if checked_xid(xid) in self.undecided:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 
+from .._extra import missing
+
 __all__ = ["main"]
 
 
@@ -16,8 +18,9 @@ def main() -> None:
     try:
         from .commands import run
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("typer", "rich"):
             raise
-        print("pgmip: the command line needs the extra `cli`: pip install 'pgmip[cli]'", file=sys.stderr)
+        print(f"pgmip: {missing('the command line', package, 'cli')}", file=sys.stderr)
         sys.exit(2)
     run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import version
@@ -26,7 +26,7 @@ MAJORS = (15, 17, 18)
 _SKEW = 1.0  # seconds between clocks that nobody needs to care about
 _STRAY_ABORTS = range(180000, 180007)  # releases with PostgreSQL's bug #19616
 _LONG = 600.0  # seconds in doubt after which nobody seems to care
-_FOREIGN_LONG = 3600.0
+_FOREIGN_LONG = 3600.0  # the same of others' prepared transactions
 
 
 class Level(StrEnum):
@@ -50,6 +50,14 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class AppServers:
+    """What they ask of a site: so many transactions at a time, each of which may take so many seconds."""
+
+    transactions: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Facts:
     """What a site says of its set-up, and when it said it by our clock."""
 
@@ -66,6 +74,7 @@ class _Facts:
 def doctor(
     pool_size: Annotated[int, typer.Option("--pool-size", min=1, help="App(pool_size=...) of each app server.")] = 16,
     servers: Annotated[int, typer.Option("--servers", min=1, help="How many app servers there are.")] = 1,
+    deadline: Annotated[float, typer.Option("--deadline", min=0.1, help="App(deadline=...), in seconds.")] = 30.0,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as problems, too.")] = False,
     site: SiteOption = None,
     config: ConfigOption = None,
@@ -83,7 +92,7 @@ def doctor(
         facts = await ask(sites, _facts, timeout=timeout)
         findings = list(_between_sites(facts))
         for name, answer in facts.items():
-            findings += _of_site(name, answer, pool_size * servers)
+            findings += _of_site(name, answer, AppServers(pool_size * servers, deadline))
         findings += await _in_doubt(sites, timeout)
         order = {name: number for number, name in enumerate(sites)}
         findings.sort(key=lambda finding: order.get(finding.site or "", -1))
@@ -141,7 +150,9 @@ _SETTINGS = """
     SELECT name, setting FROM pg_settings
     WHERE name IN ('max_prepared_transactions', 'max_connections', 'wal_level', 'fsync', 'full_page_writes',
                    'synchronous_commit', 'synchronous_standby_names', 'shared_preload_libraries',
-                   'default_table_access_method', 'mip.site_name', 'mip.push_after', 'mip.retention')
+                   'default_table_access_method', 'mip.site_name', 'mip.push_after', 'mip.retention',
+                   'mip.retention_timeless', 'statement_timeout', 'idle_in_transaction_session_timeout',
+                   'transaction_timeout', 'idle_session_timeout')
 """
 _STANDBYS = """
     SELECT application_name AS name, sync_state AS sync, state FROM pg_stat_replication
@@ -208,21 +219,22 @@ async def _facts(site: str, conn: Connection) -> _Facts:
 
 # -- what that means ---------------------------------------------------------------------------------------------
 
-Check = Callable[[str, _Facts, int], Iterator[Finding]]
+Check = Callable[[str, _Facts, AppServers], Iterator[Finding]]
 
 
-def _of_site(site: str, facts: _Facts | Failure, wanted: int) -> Iterator[Finding]:
+def _of_site(site: str, facts: _Facts | Failure, wanted: AppServers) -> Iterator[Finding]:
     if isinstance(facts, Failure):
         yield Finding(site, "connection", Level.ERROR, f"{facts.kind}: {facts.message}", facts.hint)
         return
     checks: tuple[Check, ...] = (
-        _connection, _library, _extension, _prepared, _durability, _replication, _decoding, _name, _cleaning, _opted_in,
+        _connection, _library, _extension, _prepared, _durability, _replication, _timeouts, _decoding, _name, _cleaning,
+        _opted_in,
     )  # fmt: skip
     for check in checks:
         yield from check(site, facts, wanted)
 
 
-def _connection(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _connection(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     one = facts.one
     if one["standby"]:
         yield Finding(
@@ -247,7 +259,7 @@ def _connection(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _library(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _library(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     if "mip.site_name" in facts.settings:
         yield Finding(site, "library", Level.OK, "pg_mip is loaded")
         return
@@ -257,7 +269,7 @@ def _library(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _extension(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _extension(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     installed, available = facts.one["extension"], facts.one["available"]
     library = version("pgmip")
     if installed is None:
@@ -283,7 +295,8 @@ def _release(number: str) -> tuple[str, ...]:
     return tuple(number.split(".")[:2])
 
 
-def _prepared(site: str, facts: _Facts, wanted: int) -> Iterator[Finding]:
+def _prepared(site: str, facts: _Facts, servers: AppServers) -> Iterator[Finding]:
+    wanted = servers.transactions
     most = int(facts.settings["max_prepared_transactions"])
     used = int(facts.one["prepared"])
     hint = f"set max_prepared_transactions to {2 * wanted} or more, also on standbys, and restart the server"
@@ -306,7 +319,7 @@ def _prepared(site: str, facts: _Facts, wanted: int) -> Iterator[Finding]:
         yield Finding(site, "max_connections", Level.WARNING, what, "use smaller pools, or a pooler")
 
 
-def _durability(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _durability(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     bad = [name for name in ("fsync", "full_page_writes") if facts.settings[name] == "off"]
     for name in bad:
         what = "is off: a crash of the machine can lose what was prepared, and so break requests apart"
@@ -315,7 +328,7 @@ def _durability(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
         yield Finding(site, "durability", Level.OK, "fsync and full_page_writes are on")
 
 
-def _replication(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _replication(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     if facts.settings["wal_level"] == "minimal":
         what = "is minimal: this site can have no standby and no archive, so losing its disk loses what was prepared"
         yield Finding(site, "wal_level", Level.WARNING, what, "set wal_level = replica")
@@ -342,7 +355,39 @@ def _replication(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
         yield Finding(site, "replication", Level.INFO, "no standby is connected")
 
 
-def _decoding(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _timeouts(site: str, facts: _Facts, servers: AppServers) -> Iterator[Finding]:
+    """Those of this role, database and connection string. PostgreSQL counts in milliseconds; 0 is none."""
+
+    def limit(name: str) -> float:
+        return int(facts.settings.get(name, 0)) / 1000  # 15 does not have all of them
+
+    statement = limit("statement_timeout")
+    if statement and facts.settings.get("synchronous_standby_names"):
+        what = (
+            f"is {age(statement)}, and also ends the wait of a prepare or a commit for a synchronous standby, which"
+            " PostgreSQL then reports as done"
+        )
+        hint = "set statement_timeout = 0 for the app servers' role; lock_timeout may bound what handlers wait for"
+        yield Finding(site, "statement_timeout", Level.WARNING, what, hint)
+    elif statement:
+        what = f"is {age(statement)}: a handler's statement that takes longer fails, and so does its attempt"
+        hint = "set it to 0 before a standby becomes synchronous: it ends the wait for that, too"
+        yield Finding(site, "statement_timeout", Level.INFO, what, hint)
+    for name, meant in (
+        ("idle_in_transaction_session_timeout", "that does not use this site for longer"),
+        ("transaction_timeout", "that takes longer"),
+    ):
+        if 0 < limit(name) < servers.deadline:
+            what = f"is {age(limit(name))}: an attempt {meant} loses its connection, and so does each that follows"
+            hint = f"set it above App(deadline=...), here {age(servers.deadline)}, or to 0"
+            yield Finding(site, name, Level.WARNING, what, hint)
+    if idle := limit("idle_session_timeout"):
+        what = f"is {age(idle)}: the server closes connections that pools keep for longer, and sweepers' between looks"
+        hint = "they connect again; App(pool_max_idle=...) closes idle connections without that"
+        yield Finding(site, "idle_session_timeout", Level.INFO, what, hint)
+
+
+def _decoding(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     if facts.one["decoded_by"] and facts.one["release"] in _STRAY_ABORTS:
         what = (
             f"PostgreSQL {facts.one['version'].split()[0]} crashes subscribers, whether they take streams or not, by"
@@ -352,7 +397,7 @@ def _decoding(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
         yield Finding(site, "logical replication", Level.WARNING, what, hint)
 
 
-def _name(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _name(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     name = facts.settings.get("mip.site_name")
     if name is None:
         return
@@ -366,7 +411,7 @@ def _name(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
         yield Finding(site, "mip.site_name", Level.OK, name)
 
 
-def _cleaning(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _cleaning(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     if facts.settings.get("mip.push_after") == "0":
         what = "is 0: nobody is notified of what is in doubt"
         yield Finding(
@@ -381,9 +426,25 @@ def _cleaning(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
     if facts.settings.get("mip.retention") == "0":
         what = "is 0: entries of requests stay for ever, unless they are acknowledged"
         yield Finding(site, "mip.retention", Level.INFO, what)
+    yield from _timeless(site, facts.settings.get("mip.retention_timeless"), facts.settings.get("mip.retention"))
 
 
-def _opted_in(site: str, facts: _Facts, _: int) -> Iterator[Finding]:
+def _timeless(site: str, seconds: str | None, retention: str | None) -> Iterator[Finding]:
+    name = "mip.retention_timeless"
+    if seconds is None or retention is None:
+        return
+    if seconds == "0":
+        what = "is 0: of requests whose XID is no version 7 UUID a bare row stays for ever"
+        yield Finding(site, name, Level.INFO, what)
+        return
+    what = f"requests whose XID is no version 7 UUID run again when they are sent again after {seconds} s"
+    yield Finding(site, name, Level.INFO, what)
+    if int(seconds) < int(retention):
+        what = "is shorter than mip.retention, within which others may be sent again"
+        yield Finding(site, name, Level.WARNING, what, "make it longer than any client, queue or backup can be late")
+
+
+def _opted_in(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     mine = [row for row in facts.tables if row["method"] == "mip"]
     others = [row for row in facts.tables if row["method"] != "mip"]
     if not mine:
@@ -428,7 +489,10 @@ def _between_sites(answers: Mapping[str, _Facts | Failure]) -> Iterator[Finding]
     yield from _clocks(facts)
     for what, values in (
         ("extension", {site: fact.one["extension"] for site, fact in facts.items()}),
-        ("mip.retention", {site: fact.settings.get("mip.retention") for site, fact in facts.items()}),
+        *(
+            (name, {site: fact.settings.get(name) for site, fact in facts.items()})
+            for name in ("mip.retention", "mip.retention_timeless")
+        ),
     ):
         if len({value for value in values.values() if value is not None}) > 1:
             listed = ", ".join(f"{site} {value}" for site, value in values.items())
@@ -456,14 +520,21 @@ async def _in_doubt(sites: Mapping[str, str], timeout: float) -> list[Finding]:
     for site, state in found.sites.items():
         if isinstance(state, Failure):
             continue
-        for gid, owner, seconds in state.foreign:
-            if seconds >= _FOREIGN_LONG:
-                what = f"prepared transaction {gid!r} of {owner}, which is no request, for {age(seconds)}"
-                hint = "whoever prepared it has to finish it; it holds locks, and holds VACUUM up"
-                findings.append(Finding(site, "in doubt", Level.WARNING, what, hint))
+        if state.foreign:
+            findings.append(_foreign(site, state.foreign))
         if state.hidden:
             what = f"{state.hidden} instances belong to roles that {state.role} has not the privileges of"
             findings.append(Finding(site, "permissions", Level.INFO, what))
-    if not findings and not found.failed:
+    if not any(finding.check == "in doubt" for finding in findings) and not found.failed:
         findings.append(Finding(None, "in doubt", Level.OK, "nothing for longer than mip.push_after"))
     return findings
+
+
+def _foreign(site: str, prepared: Sequence[tuple[str, str, float]]) -> Finding:
+    """Of prepared transactions that are no instances, the oldest first."""
+    gid, owner, seconds = prepared[0]
+    others = f", and {len(prepared) - 1} more" if len(prepared) > 1 else ""
+    what = f"prepared transaction {gid!r} of {owner} for {age(seconds)}{others}: no request, and no sweeper's business"
+    hint = "whoever prepared it has to finish it; it holds locks, and holds VACUUM up"
+    level = Level.WARNING if seconds >= _FOREIGN_LONG else Level.INFO
+    return Finding(site, "prepared by others", level, what, hint)

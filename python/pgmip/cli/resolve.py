@@ -10,7 +10,8 @@ import typer
 
 from ..app import App, Resolution
 from ..decision import Explanation, Rule, State, explain
-from ..exceptions import Cancelled, Decided, SubmitError
+from ..decision import declared as site_sets
+from ..exceptions import Cancelled, Decided, Refused, SubmitError
 from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
@@ -54,33 +55,40 @@ def resolve(
                 ExitCode.USAGE,
                 hint=f"give all of its sites: {', '.join(declared)}",
             )
+        several = len(site_sets(mipts)) > 1
         decision = explain({name: mipts[name] for name in declared})
         down = [name for name in declared if name in failures]
         if not _in_doubt(mipts, decision) and not down:
             return _tell(output, xid, "nothing", "nothing is in doubt: no instance is left", None)
-        if decision.rule is Rule.VIOLATION:
+        if decision.rule is Rule.VIOLATION and not several:
             raise CliError(decision.reason, hint=f"look at it: pgmip show {xid}")
-        if decision.winner is None:
+        if decision.winner is None or several:
             if down:
                 raise CliError(
                     f"site {down[0]!r} cannot be asked: {failures[down[0]].message}",
                     ExitCode.UNREACHABLE,
                     hint="without it nobody can tell what is decided; try again when it is back",
                 )
-            if not cancel:
+            if not cancel and not several:
                 raise CliError(decision.reason, hint="send the request again, or cancel it: pgmip resolve --cancel")
-            if not yes:
+            if cancel and not yes:
                 youngest = min(
                     (ages[name, entry.xinst] for name, mipt in mipts.items() for entry in mipt or ()
                      if entry.state in (State.ACTIVE, State.PREPARED)),
                     default=None,
                 )  # fmt: skip
                 _ask(output, youngest, await push_after(sites, timeout=timeout))
-        resolution = await _resolve(sites, xid, declared, cancel=cancel and decision.winner is None, timeout=timeout)
+        known = {name: sites[name] for name in declared}
+        undecided = several or decision.winner is None
+        resolution = await _resolve(
+            known, xid, None if several else declared, cancel=cancel and undecided, timeout=timeout
+        )
         if resolution is None:
             return _tell(output, xid, "nothing", "nothing is in doubt any more", None)
         if resolution.cancelled:
             return _tell(output, xid, "cancelled", "cancelled: it has no effect, and never will", resolution)
+        if resolution.refused:
+            return _tell(output, xid, "refused", "refused by its handler: it has no effect, and never will", resolution)
         return _tell(output, xid, "committed", "committed at all of its sites", resolution)
 
     run("resolve", json, body)
@@ -105,9 +113,9 @@ def _ask(output: Output, youngest: float | None, limit: float) -> None:
 
 
 async def _resolve(
-    sites: Mapping[str, str], xid: str, declared: tuple[str, ...], *, cancel: bool, timeout: float
+    sites: Mapping[str, str], xid: str, declared: tuple[str, ...] | None, *, cancel: bool, timeout: float
 ) -> Resolution | None:
-    async with App({name: sites[name] for name in declared}, step_timeout=timeout) as app:
+    async with App(sites, step_timeout=timeout) as app:
         try:
             return await app.resolve(xid, sites=declared, cancel=cancel)
         except Decided as error:
@@ -116,7 +124,7 @@ async def _resolve(
                 ExitCode.UNREACHABLE,
                 hint="it is decided and has taken effect; resolve it again when the site is back",
             ) from None
-        except Cancelled as error:
+        except (Cancelled, Refused) as error:
             raise CliError(
                 f"{error}: {error.__cause__}",
                 ExitCode.UNREACHABLE,

@@ -18,7 +18,7 @@ from .survey import Mipts, family_sites, read_mipts
 
 __all__ = ["XidArgument", "checked", "nobody_knows", "show"]
 
-XidArgument = Annotated[str, typer.Argument(metavar="XID", help="The request's name, such as its Idempotency-Key.")]
+XidArgument = Annotated[str, typer.Argument(metavar="XID", help="The request's name, as status and the log tell it.")]
 _SHORT = 200
 
 

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -21,13 +21,15 @@ from ..sweeper import Event, EventName, Sweeper
 from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
-from .output import STYLES, Output
+from .output import STYLES, Output, age
+from .survey import Survey, survey
 
 __all__ = ["load_app", "sweep"]
 
 _STYLE = {
     EventName.COMMITTED: STYLES["ok"],
     EventName.CANCELLED: STYLES["warning"],
+    EventName.REFUSED: STYLES["ok"],
     EventName.UNDONE: STYLES["warning"],
     EventName.FAILED: STYLES["error"],
     EventName.LOST: STYLES["error"],
@@ -60,6 +62,7 @@ def sweep(
     those of the App. Without it, or without the handler, decided requests are finished, and the others left alone or,
     with --cancel-unknown, cancelled. Prints a line per event; with --json, a document per line.
 
+    --once ends with what is left in doubt, also where it has found nothing to do; with --json there are events alone.
     Exit code of --once: 0, or 1 where a request could not be finished, or 3 where a site cannot be asked.
     """
 
@@ -85,7 +88,10 @@ def sweep(
                 concurrency=concurrency,
                 on_event=tell,
             )
-            code = _verdict(await sweeper.sweep()) if once else await _until_signalled(sweeper)
+            if once:
+                code = await _once(output, serving, sweeper, older_than, timeout)
+            else:
+                code = await _until_signalled(sweeper)
         if unwritten:
             raise unwritten[0]
         return code
@@ -117,6 +123,37 @@ def load_app(name: str) -> AnyApp:
     return found
 
 
+async def _once(
+    output: Output, serving: AnyApp, sweeper: Sweeper, older_than: float | None, timeout: float
+) -> ExitCode:
+    """One pass. People are told what it looks at, and what is left, also where there was nothing to do."""
+    if not output.json:
+        output.line(f"looking at {', '.join(serving.sites)}")
+    events = await sweeper.sweep()
+    if not output.json:
+        left = await survey(serving.sites, limit=0, timeout=timeout)
+        output.line(_summary(events, left, older_than))
+    return _verdict(events)
+
+
+def _summary(events: Sequence[Event], left: Survey, older_than: float | None) -> str:
+    attended = sum(event.xid is not None for event in events)
+    done = f"{_requests(attended)} attended to" if attended else "nothing to attend to"
+    if left.failed:
+        return f"{done}; what is in doubt is not known of all sites"
+    if not left.total:
+        return f"{done}; nothing is in doubt"
+    still = f"{done}; in doubt: {_requests(left.total)}"
+    if attended:
+        return still
+    limit = left.push_after if older_than is None else older_than
+    return f"{still}, with an instance younger than {age(limit)}, at which somebody may be at work (see --older-than)"
+
+
+def _requests(number: int) -> str:
+    return "1 request" if number == 1 else f"{number} requests"
+
+
 async def _until_signalled(sweeper: Sweeper) -> ExitCode:
     """The first signal lets it finish what it is at, the second does not."""
     task = asyncio.create_task(sweeper.run())
@@ -143,7 +180,7 @@ async def _until_signalled(sweeper: Sweeper) -> ExitCode:
                 loop.remove_signal_handler(number)
 
 
-def _verdict(events: list[Event]) -> ExitCode:
+def _verdict(events: Sequence[Event]) -> ExitCode:
     names = {event.name for event in events}
     if EventName.LOST in names:
         return ExitCode.UNREACHABLE

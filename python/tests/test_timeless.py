@@ -1,0 +1,124 @@
+"""Keys that carry no time: known for ever, or for mip.retention_timeless; what has been forgotten is new."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from shop import BUY, Shop
+
+from pgmip import App, Expired
+from pgmip._json import canonical
+
+pytestmark = pytest.mark.integration
+
+Server = Callable[..., App]
+SITES = ("store", "bank")
+
+
+def expire(shop: Shop, site: str, days: int, retention: str | None = "10d") -> None:
+    """As the server does, so many days later."""
+    with psycopg.connect(shop.conninfos()[site], autocommit=True) as conn:
+        if retention is not None:
+            conn.execute("SELECT set_config('mip.retention_timeless', %s, false)", (retention,))
+        conn.execute("SELECT set_config('mip.debug_clock_offset', %s, false)", (f"{days}d",))
+        while conn.execute("SELECT mip.expire()").fetchall() != [(0,)]:
+            pass
+
+
+def entries(shop: Shop, xid: str) -> list[int]:
+    counts = [shop.sql(site, f"SELECT count(*) FROM mip.mipt WHERE xid = '{xid}'") for site in SITES]
+    return [count for ((count,),) in counts]
+
+
+def prepare(shop: Shop, site: str, xid: str) -> None:
+    """What a server has left that has died, whose clock is far behind."""
+    with psycopg.connect(shop.conninfos()[site], autocommit=True) as dead:
+        dead.execute("BEGIN")
+        dead.execute("SELECT mip.begin(%s, 7, %s)", (xid, ["bank", "store"]))
+        dead.execute("UPDATE item SET stock = stock" if site == "store" else "UPDATE account SET balance = balance")
+        request = canonical({"transaction": "buy", "request": BUY})
+        dead.execute("SELECT FROM mip.prepare(%s, %s)", (request, '"of 7"'))
+
+
+async def test_known_for_ever(server: Server, shop: Shop) -> None:
+    """By default: as a bare row once it is acknowledged, and nothing runs again."""
+    app, xid = server(), str(uuid.uuid4())
+    result = await app.submit("buy", BUY, xid=xid)
+    for site in SITES:
+        expire(shop, site, 10_000, None)
+    assert await app.submit("buy", BUY, xid=xid) == result
+    await app.acknowledge(xid)
+    for site in SITES:
+        expire(shop, site, 10_000, None)
+    assert entries(shop, xid) == [1, 1]
+    with pytest.raises(Expired):
+        await app.submit("buy", BUY, xid=xid)
+    shop.assert_once(xid, result)
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+async def test_forgotten(server: Server, shop: Shop, acknowledged: bool) -> None:
+    """Not before its time, and of two sites not before it is acknowledged. Sent again after that it runs again."""
+    app, xid = server(), str(uuid.uuid4())
+    result = await app.submit("buy", BUY, xid=xid)
+    if acknowledged:
+        await app.acknowledge(xid)
+    for site in SITES:
+        expire(shop, site, 9)
+    assert entries(shop, xid) == [1, 1]
+    for site in SITES:
+        expire(shop, site, 11)
+    if not acknowledged:
+        assert await app.submit("buy", BUY, xid=xid) == result
+        return
+    assert entries(shop, xid) == [0, 0]
+    again = await app.submit("buy", BUY, xid=xid)
+    orders, payments = shop.effects(xid)
+    assert orders == payments == [result["xinst"], again["xinst"]]
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("first", SITES)
+async def test_forgotten_by_one_site(server: Server, shop: Shop, first: str) -> None:
+    """The other one still answers for both, in whatever state the forgetful one is."""
+    app, xid = server(), str(uuid.uuid4())
+    (other,) = set(SITES) - {first}
+    result = await app.submit("buy", BUY, xid=xid)
+    await app.acknowledge(xid)
+    expire(shop, first, 11)
+    with pytest.raises(Expired):
+        await app.submit("buy", BUY, xid=xid)
+    assert await app.settle(xid) is None
+    assert await app.settle(xid, sites=SITES) is None
+    await app.acknowledge(xid)
+    shop.assert_once(xid, result)
+    # who has begun where nothing is known, and died before he was refused by the other
+    for how in ("submit", "settle", "resolve"):
+        prepare(shop, first, xid)
+        if how == "submit":
+            with pytest.raises(Expired):
+                await app.submit("buy", BUY, xid=xid)
+        else:
+            assert await getattr(app, how)(xid) is None
+        assert shop.sql(first, "SELECT * FROM mip.in_doubt") == []
+        shop.sql(first, f"SELECT mip.forget('{xid}')")
+    shop.assert_once(xid, result)
+    expire(shop, other, 11)
+    assert entries(shop, xid) == [0, 0]
+    again = await app.submit("buy", BUY, xid=xid)
+    assert shop.effects(xid)[0] == [result["xinst"], again["xinst"]]
+    shop.assert_clean()
+
+
+async def test_one_site(server: Server, shop: Shop) -> None:
+    """Nobody needs to acknowledge it."""
+    app, xid = server(), str(uuid.uuid4())
+    result = await app.submit("restock", BUY, xid=xid)
+    expire(shop, "store", 9)
+    assert await app.submit("restock", BUY, xid=xid) == result
+    expire(shop, "store", 11)
+    again = await app.submit("restock", BUY, xid=xid)
+    assert shop.effects(xid)[0] == [result["xinst"], again["xinst"]]
