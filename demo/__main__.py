@@ -49,7 +49,7 @@ def main() -> int:
         outcomes.append(outcome)
         _tell(console, outcome)
     if len(outcomes) == 2:
-        plot(outcomes, options.work / "demo.png")
+        plot(outcomes, options.work / "demo.svg")
     console.print()
     console.print(table(outcomes))
     console.print(f"{duration(time.monotonic() - began)} in all")
@@ -75,7 +75,7 @@ def _tell(console: Console, outcome: Outcome) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--work", type=Path, required=True, help="folder for logs and demo.png; emptied first")
+    parser.add_argument("--work", type=Path, required=True, help="folder for logs and demo.svg; emptied first")
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--plain-seconds", type=float, default=40, help="when plain two-phase commit has to stop")
     parser.add_argument("--only-mip", action="store_true", help="without plain two-phase commit")

@@ -8,6 +8,7 @@ version = release = "0.1"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
+html_show_copyright = False  # LICENSE has it
 exclude_patterns = ["tests"]
 
 # Headings can be linked to, as on the web.
@@ -18,5 +19,7 @@ default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
+autodoc_inherit_docstrings = False  # those of the standard library say nothing of us
+autodoc_preserve_defaults = True
 autoclass_content = "both"

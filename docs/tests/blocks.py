@@ -1,7 +1,8 @@
 """The code blocks of a page, and the comments before them that say how they are to be run.
 
     <!-- site: bank -->         a block of SQL is for this site (else for `store`)
-    <!-- file: shop.py -->      a block is a file of that name, in the folder where the page's commands run
+    <!-- file: shop.py -->      a block is a file of that name, for the page's commands and modules
+    <!-- serves: 8001 -->       a command runs until the page ends; what follows waits until it listens on that port
     <!-- exit: 1 -->            a block of commands ends with that exit code (else with 0)
     <!-- not run: REASON -->    a block is not run
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 __all__ = ["Block", "blocks"]
 
 _BLOCK = re.compile(r"^(?P<notes>(?:<!--[^\n]*-->\n)*)```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
-_NOTE = re.compile(r"<!-- (site|file|exit|not run): (.*?) -->")
+_NOTE = re.compile(r"<!-- (site|file|serves|exit|not run): (.*?) -->")
 
 
 @dataclass(frozen=True)
