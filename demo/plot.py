@@ -45,7 +45,8 @@ def _svg(figure: Figure) -> str:
     drawn = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "demo"}):
         figure.savefig(drawn, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
-    return re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", drawn.getvalue())
+    in_tag = r"-?\d+\.\d{2,}(?=[^<>]*>)"
+    return re.sub(in_tag, lambda number: f"{float(number[0]):.1f}", drawn.getvalue())
 
 
 def _panel(axes: Axes, outcome: Outcome) -> None:
