@@ -24,7 +24,6 @@
 #include "tableam/plans.h"
 #include "transam/finish.h"
 #include "transam/instance.h"
-#include "transam/session.h"
 #include "workers/deadlock.h"
 #include "workers/push.h"
 #include "interface/guard.h"
@@ -82,6 +81,5 @@ _PG_init(void)
 	mip_instance_init();
 	mip_guard_init();
 	mip_plans_init();
-	mip_session_init();
 	mip_deadlock_init();
 }

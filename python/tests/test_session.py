@@ -32,13 +32,13 @@ LEAVES = {
     "characteristics": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
     "PREPARE": "PREPARE mine AS SELECT 1",
     "PREPARE, by a function": "DO $$ BEGIN EXECUTE 'PREPARE mine AS SELECT 1'; END $$",
+    "an advisory lock": "SELECT pg_advisory_lock(4711)",
+    "an attempt at one": "SELECT pg_try_advisory_lock_shared(4711, 1)",
+    "one by a function": "DO $$ BEGIN PERFORM pg_advisory_lock(4711); END $$",
 }
 REFUSED = {
     "a role": "SET ROLE pg_monitor",
     "an authorization": "SET SESSION AUTHORIZATION pg_monitor",
-    "an advisory lock": "SELECT pg_advisory_lock(4711)",
-    "an attempt at one": "SELECT pg_try_advisory_lock_shared(4711, 1)",
-    "one by a function": "DO $$ BEGIN PERFORM pg_advisory_lock(4711); END $$",
     "a cursor": "DECLARE mine CURSOR WITH HOLD FOR SELECT 1",
     "a temporary table": "CREATE TEMP TABLE mine (i int)",
     "another one": "SELECT 1 AS i INTO TEMP mine",

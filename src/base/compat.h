@@ -54,6 +54,15 @@ typedef RelFileNode MipFileLocator;
 #define mip_lock_held_by_me(tag, mode) LockHeldByMe(tag, mode)
 #endif
 
+/* Takes a lock of the session, without waiting; `local`: what this process knows of it */
+#if PG_VERSION_NUM >= 180000
+#define mip_lock_acquire_local(tag, mode, local) \
+	LockAcquireExtended(tag, mode, true, true, true, local, false)
+#else
+#define mip_lock_acquire_local(tag, mode, local) \
+	LockAcquireExtended(tag, mode, true, true, true, local)
+#endif
+
 /* Do two entries of the lock table belong to the same transaction? */
 #if PG_VERSION_NUM >= 170000
 #define mip_same_vxid(a, b) \

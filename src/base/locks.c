@@ -85,6 +85,34 @@ mip_lock_blocks(const LockData *locks, const LockInstanceData *entry,
 		waits_in_front(locks, entry, wait);
 }
 
+/* ---- locks of this backend ---- */
+
+/* Returns false to stop. Called under a lightweight lock. */
+typedef bool (*Visit) (const PROCLOCK *held, void *arg);
+
+/*
+ * Weaker locks on tables need not be in the lock table, and others may put them
+ * there at any time; but what is looked for here we have put there ourselves.
+ */
+static void
+visit_own_locks(Visit visit, void *arg)
+{
+	bool		go_on = true;
+
+	for (int i = 0; i < NUM_LOCK_PARTITIONS && go_on; i++)
+	{
+		LWLock	   *partition = LockHashPartitionLockByIndex(i);
+		PROCLOCK   *held = NULL;
+
+		if (MIP_LOCKS_EMPTY(&MyProc->myProcLocks[i]))
+			continue;
+		LWLockAcquire(partition, LW_SHARED);
+		while (go_on && (held = MIP_NEXT_LOCK(&MyProc->myProcLocks[i], held)) != NULL)
+			go_on = visit(held, arg);
+		LWLockRelease(partition);
+	}
+}
+
 /*
  * Is it on a table or another object, and stronger than those of writes? Large
  * objects are left to whoever uses them: who deletes one locks it, as he does
@@ -107,30 +135,75 @@ strong_mode(const PROCLOCK *held)
 	return NoLock;
 }
 
-/*
- * Weaker locks on tables need not be in the lock table, and others may put them
- * there at any time; but what this looks for we have put there ourselves.
- */
+static bool
+find_strong(const PROCLOCK *held, void *arg)
+{
+	MipOwnLock *found = arg;
+
+	found->mode = strong_mode(held);
+	found->tag = held->tag.myLock->tag;
+	return found->mode == NoLock;
+}
+
 LOCKMODE
 mip_own_strong_lock(LOCKTAG *tag)
 {
-	LOCKMODE	mode = NoLock;
+	MipOwnLock	found = {.mode = NoLock};
 
-	for (int i = 0; i < NUM_LOCK_PARTITIONS && mode == NoLock; i++)
+	visit_own_locks(find_strong, &found);
+	*tag = found.tag;
+	return found.mode;
+}
+
+static bool
+collect_advisory(const PROCLOCK *held, void *arg)
+{
+	List	  **locks = arg;
+
+	if (held->tag.myLock->tag.locktag_lockmethodid != USER_LOCKMETHOD)
+		return true;
+	for (LOCKMODE mode = 1; mode <= MaxLockMode; mode++)
 	{
-		LWLock	   *partition = LockHashPartitionLockByIndex(i);
-		PROCLOCK   *held = NULL;
+		MipOwnLock *lock;
 
-		if (MIP_LOCKS_EMPTY(&MyProc->myProcLocks[i]))
+		if (!(held->holdMask & LOCKBIT_ON(mode)))
 			continue;
-		LWLockAcquire(partition, LW_SHARED);
-		while (mode == NoLock &&
-			   (held = MIP_NEXT_LOCK(&MyProc->myProcLocks[i], held)) != NULL)
-		{
-			mode = strong_mode(held);
-			*tag = held->tag.myLock->tag;
-		}
-		LWLockRelease(partition);
+		lock = palloc0(sizeof(MipOwnLock));
+		lock->tag = held->tag.myLock->tag;
+		lock->mode = mode;
+		*locks = lappend(*locks, lock);
 	}
-	return mode;
+	return true;
+}
+
+/*
+ * The lock table does not tell whether a lock is the session's or the transaction's:
+ * the process itself counts that. It shows its count to who takes the lock once
+ * more, which is no more than counting.
+ */
+static void
+count_owners(MipOwnLock *lock)
+{
+	LOCALLOCK  *local;
+
+	(void) mip_lock_acquire_local(&lock->tag, lock->mode, &local);
+	for (int i = 0; i < local->numLockOwners; i++)
+	{
+		if (local->lockOwners[i].owner == NULL)
+			lock->session = local->lockOwners[i].nLocks - 1;
+	}
+	lock->transaction = local->nLocks - 1 - lock->session;
+	LockRelease(&lock->tag, lock->mode, true);
+}
+
+List *
+mip_own_advisory_locks(void)
+{
+	List	   *locks = NIL;
+	ListCell   *lc;
+
+	visit_own_locks(collect_advisory, &locks);
+	foreach(lc, locks)
+		count_owners(lfirst(lc));
+	return locks;
 }

@@ -8,7 +8,17 @@
 #ifndef MIP_LOCKS_H
 #define MIP_LOCKS_H
 
+#include "nodes/pg_list.h"
 #include "storage/lock.h"
+
+/* A lock of this backend, in one mode */
+typedef struct MipOwnLock
+{
+	LOCKTAG		tag;
+	LOCKMODE	mode;
+	int64		session;		/* how often the session has it */
+	int64		transaction;	/* how often its transaction has it */
+} MipOwnLock;
 
 extern bool mip_same_lock(const LockInstanceData *a, const LockInstanceData *b);
 extern bool mip_modes_conflict(LOCKMASK held, LOCKMODE wanted);
@@ -27,5 +37,8 @@ extern bool mip_lock_blocks(const LockData *locks, const LockInstanceData *entry
  * the lock table's lightweight locks.
  */
 extern LOCKMODE mip_own_strong_lock(LOCKTAG *tag);
+
+/* The advisory locks that this backend has, of MipOwnLock */
+extern List *mip_own_advisory_locks(void);
 
 #endif							/* MIP_LOCKS_H */

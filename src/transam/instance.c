@@ -168,6 +168,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_registry_ensure("mip.begin");
 
 	enter_block();
+	mip_session_begin();
 	(void) GetTopTransactionId();
 	mip_log_begin(xinst);
 	/* heap does not do this for key updates, and we make lockers of updaters */
@@ -535,6 +536,7 @@ check_may_prepare(void)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot prepare an instance that has exported a snapshot"),
 				 errhint("Export snapshots in a transaction of their own.")));
+	mip_session_before_prepare();
 }
 
 static void

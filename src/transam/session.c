@@ -5,30 +5,40 @@
  *
  * Connections are shared by requests, and which session has run the winner is
  * chance. So an instance leaves nothing behind, however it ends: SET lasts as
- * long as SET LOCAL, as it does in a transaction that is rolled back; PREPAREd
- * statements go; and what cannot be taken back is refused: advisory locks of the
- * session here, cursors WITH HOLD in guard.c. (DDL, temporary tables included,
- * and LISTEN an instance cannot execute anyhow.)
+ * long as SET LOCAL, as it does in a transaction that is rolled back; statements
+ * of PREPARE go, and so do advisory locks that the session has got. What cannot be
+ * taken back is refused: cursors WITH HOLD in guard.c. (DDL, temporary tables
+ * included, and LISTEN an instance cannot execute anyhow.)
+ *
+ * What the session had before, and the instance has taken away, is not given back:
+ * statements by DEALLOCATE, which drivers send at any time, and advisory locks,
+ * which somebody else may have by now.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/objectaccess.h"
 #include "commands/prepare.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
-#include "base/mip.h"
-#include "family/current.h"
+#include "base/locks.h"
 #include "transam/session.h"
 
-static object_access_hook_type prev_object_access;
+/* In the transaction's memory */
+static List *prepared;			/* names of statements */
+static List *locks_before;		/* of MipOwnLock */
 
-/* Names of statements, in the transaction's memory */
-static List *prepared;
+void
+mip_session_begin(void)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	prepared = NIL;
+	locks_before = mip_own_advisory_locks();
+	MemoryContextSwitchTo(old);
+}
 
 void
 mip_session_note_prepared(const char *name)
@@ -38,6 +48,91 @@ mip_session_note_prepared(const char *name)
 	prepared = lappend(prepared, pstrdup(name));
 	MemoryContextSwitchTo(old);
 }
+
+/* ---- advisory locks ---- */
+
+static bool
+same_object(const MipOwnLock *a, const MipOwnLock *b)
+{
+	return memcmp(&a->tag, &b->tag, sizeof(LOCKTAG)) == 0;
+}
+
+static int64
+held_before(const MipOwnLock *lock)
+{
+	ListCell   *lc;
+
+	foreach(lc, locks_before)
+	{
+		MipOwnLock *before = lfirst(lc);
+
+		if (same_object(before, lock) && before->mode == lock->mode)
+			return before->session;
+	}
+	return 0;
+}
+
+static void
+release_locks(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, mip_own_advisory_locks())
+	{
+		MipOwnLock *lock = lfirst(lc);
+
+		for (int64 n = held_before(lock); n < lock->session; n++)
+			LockRelease(&lock->tag, lock->mode, true);
+	}
+}
+
+static bool
+transaction_has(const MipOwnLock *lock, const List *locks)
+{
+	ListCell   *lc;
+
+	foreach(lc, locks)
+	{
+		MipOwnLock *other = lfirst(lc);
+
+		if (other->transaction > 0 && same_object(other, lock))
+			return true;
+	}
+	return false;
+}
+
+static void
+refuse_locks_of_both(void)
+{
+	List	   *locks = mip_own_advisory_locks();
+	ListCell   *lc;
+
+	foreach(lc, locks)
+	{
+		MipOwnLock *lock = lfirst(lc);
+
+		if (lock->session > 0 && transaction_has(lock, locks))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot prepare an instance with an advisory lock that its session had before"),
+					 errdetail("PostgreSQL prepares no transaction with a lock that is its session's, too."),
+					 errhint("Release it before mip.begin.")));
+	}
+}
+
+/*
+ * Sooner than in a commit, as PostgreSQL does not prepare a transaction that has a
+ * lock which is its session's, too. Nobody can tell: until the instance is decided
+ * others see nothing of it, with or without the lock.
+ */
+void
+mip_session_before_prepare(void)
+{
+	release_locks();
+	refuse_locks_of_both();
+}
+
+/* ---- settings ---- */
 
 /*
  * As in a transaction that is aborted; PostgreSQL then finds none to keep. But for
@@ -57,53 +152,28 @@ restore_settings(void)
 	XactDeferrable = deferrable;
 }
 
-void
-mip_session_restore(bool kept)
+/* ---- the end ---- */
+
+/* Those of the protocol stay, by the name of ours, too: they are the driver's. */
+static void
+drop_statements(void)
 {
 	ListCell   *lc;
 
 	foreach(lc, prepared)
-		DropPreparedStatement(lfirst(lc), false);
-	prepared = NIL;
-	if (kept)
-		restore_settings();
-}
-
-static bool
-locks_for_session(Oid function)
-{
-	switch (function)
 	{
-		case F_PG_ADVISORY_LOCK_INT8:
-		case F_PG_ADVISORY_LOCK_INT4_INT4:
-		case F_PG_ADVISORY_LOCK_SHARED_INT8:
-		case F_PG_ADVISORY_LOCK_SHARED_INT4_INT4:
-		case F_PG_TRY_ADVISORY_LOCK_INT8:
-		case F_PG_TRY_ADVISORY_LOCK_INT4_INT4:
-		case F_PG_TRY_ADVISORY_LOCK_SHARED_INT8:
-		case F_PG_TRY_ADVISORY_LOCK_SHARED_INT4_INT4:
-			return true;
-		default:
-			return false;
+		PreparedStatement *statement = FetchPreparedStatement(lfirst(lc), false);
+
+		if (statement && statement->from_sql)
+			DropPreparedStatement(lfirst(lc), false);
 	}
 }
 
-static void
-mip_object_access(ObjectAccessType access, Oid class, Oid object, int sub, void *arg)
-{
-	if (prev_object_access)
-		prev_object_access(access, class, object, sub, arg);
-	if (access == OAT_FUNCTION_EXECUTE && mip_in_transaction() && locks_for_session(object))
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("cannot take an advisory lock of the session in a MIP transaction"),
-				 errdetail("It would outlast the transaction, whatever becomes of that."),
-				 errhint("Use pg_advisory_xact_lock.")));
-}
-
 void
-mip_session_init(void)
+mip_session_restore(bool kept)
 {
-	prev_object_access = object_access_hook;
-	object_access_hook = mip_object_access;
+	drop_statements();
+	release_locks();
+	if (kept)
+		restore_settings();
 }

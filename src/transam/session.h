@@ -9,10 +9,17 @@
 #ifndef MIP_SESSION_H
 #define MIP_SESSION_H
 
-extern void mip_session_init(void);
+/* This backend begins an instance: remembers what its session has. */
+extern void mip_session_begin(void);
 
-/* This backend's instance has PREPAREd a statement. */
+/* It has PREPAREd a statement. */
 extern void mip_session_note_prepared(const char *name);
+
+/*
+ * It is about to be prepared: releases the session's locks that it has taken.
+ * Errors out if there is another one, since PostgreSQL would later.
+ */
+extern void mip_session_before_prepare(void);
 
 /*
  * The instance has ended: takes back what it did to its session. `kept`: the

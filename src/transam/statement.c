@@ -49,6 +49,12 @@ mip_stores_cursor(void)
  * what is not called by a statement at all: by the protocol's function call, or
  * at login. Languages may evaluate simple expressions without a statement, as
  * PL/pgSQL does, but not in the query's memory.
+ *
+ * What the planner makes part of the query passes, as views do: SQL functions that
+ * it inlines, defaults of columns, conditions of triggers. So it may: as a part of
+ * the query it succeeds or fails with all of it, and nothing but its rest follows.
+ * (Of those that end a transaction or decide, which return sets, a default or a
+ * condition cannot be; and mip.begin refuses what changes rows.)
  */
 void
 mip_require_top_level(FunctionCallInfo fcinfo, const char *function)

@@ -5,9 +5,10 @@
  *	  transaction, the only instance of a family of its own.
  *
  * What a spec sends is looked through statement by statement. mip.begin goes
- * before the first statement of a transaction block that is not a SET (so
- * that snapshots are taken where they would be), in the same message (so that
- * a spec sees it wait), and mip.commit_one_phase takes the place of COMMIT.
+ * before the first statement of a transaction block that is not the session's
+ * (so that snapshots are taken where they would be, and specs that use it
+ * afterwards find it), in the same message (so that a spec sees it wait), and
+ * mip.commit_one_phase takes the place of COMMIT.
  * Both are selected without columns, and such results are passed off as those
  * of a command: a spec's output shows nothing of it.
  *
@@ -134,6 +135,14 @@ put_commit(FILE *out, Session *session)
 	fprintf(out, "SELECT FROM mip.commit_one_phase('', '')");
 }
 
+/* What outlasts a transaction, but not an instance. (SET takes no snapshot, either.) */
+static bool
+is_of_session(const char *stmt)
+{
+	return STARTS_WITH(stmt, "set") || STARTS_WITH(stmt, "prepare") ||
+		STARTS_WITH(stmt, "select pg_advisory_lock");
+}
+
 /* `sql` as sent inside a family; to be freed. */
 static char *
 rewrite(PGconn *conn, const char *sql)
@@ -169,7 +178,7 @@ rewrite(PGconn *conn, const char *sql)
 			session->joined = failed = false;
 			session->savepoint[0] = '\0';
 		}
-		else if (in_block && !session->joined && !failed && !STARTS_WITH(p, "set"))
+		else if (in_block && !session->joined && !failed && !is_of_session(p))
 		{
 			session->begin_pending = ftell(out) == 0;
 			put_begin(out);

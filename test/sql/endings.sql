@@ -523,3 +523,51 @@ INSERT INTO t VALUES (5);
 SELECT xinst, state FROM mip.commit_one_phase('q', 'r', 'k');
 SELECT id FROM t ORDER BY id;
 DROP TABLE t;
+
+-- What becomes part of the client's query is the client's: views, functions that the
+-- planner inlines; of defaults and conditions what may change rows.
+CREATE VIEW preparing AS SELECT xinst, state FROM mip.prepare('q', 'by a view');
+CREATE FUNCTION beginning(xid text) RETURNS void LANGUAGE sql AS $$ SELECT mip.begin(xid, 1) $$;
+CREATE FUNCTION ending() RETURNS SETOF mip.instance LANGUAGE sql STABLE AS $$ SELECT * FROM mip.prepare('q', 'inlined') $$;
+BEGIN;
+SELECT beginning('e24');
+TABLE preparing;
+SELECT state, result FROM mip.commit('e24', 1);
+BEGIN;
+SELECT beginning('e25');
+SELECT count(*) FROM ending();
+SELECT state, result FROM mip.commit('e25', 1);
+BEGIN;
+SELECT mip.begin('e26', 1);
+SELECT count(*) FROM ending() WHERE 1 / (xinst - 1) = 0;
+ROLLBACK;
+SELECT count(*) FROM mip.instances('e26');
+DROP VIEW preparing;
+DROP FUNCTION beginning, ending;
+CREATE TABLE t (id int PRIMARY KEY, refused bool DEFAULT mip.refuse('e27', 1, '{}'), CHECK (id > 0)) USING mip;
+CREATE TABLE b (id int, begun text DEFAULT mip.begin('e27', 2)) USING mip;
+BEGIN;
+INSERT INTO b VALUES (1);
+:code
+ROLLBACK;
+BEGIN;
+INSERT INTO t VALUES (1);
+:code
+ROLLBACK;
+DO $$ BEGIN INSERT INTO t VALUES (1); END $$;
+:code
+INSERT INTO t VALUES (0);
+SELECT count(*) FROM mip.instances('e27');
+INSERT INTO t VALUES (1) RETURNING refused;
+SELECT xinst, state FROM mip.instances('e27');
+CREATE FUNCTION forgotten() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+CREATE TRIGGER forgets AFTER DELETE ON t FOR EACH ROW WHEN (mip.forget('e27') > 0) EXECUTE FUNCTION forgotten();
+BEGIN;
+DELETE FROM t;
+:code
+ROLLBACK;
+DELETE FROM t;
+SELECT count(*) FROM mip.instances('e27');
+ALTER TABLE b ALTER begun TYPE name, ALTER begun SET DEFAULT (mip.prepare('', '')).owner;
+DROP TABLE b, t;
+DROP FUNCTION forgotten;

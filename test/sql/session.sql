@@ -1,5 +1,5 @@
 -- What an instance does to its session lasts no longer than itself, however it
--- ends; what cannot be taken back is refused.
+-- ends.
 \set VERBOSITY terse
 CREATE DATABASE mip_session;
 \c mip_session
@@ -96,26 +96,81 @@ SHOW lock_timeout;
 ROLLBACK PREPARED 'stock';
 SET lock_timeout = '11s';
 
--- Locks of the session
-SELECT pg_advisory_lock(1), pg_advisory_unlock(1);
-SELECT pg_advisory_lock(2);
-CREATE FUNCTION lock() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_lock(3); END $$;
-CREATE FUNCTION attempt(sql text) RETURNS text LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE sql;
-	RETURN 'done';
-EXCEPTION WHEN OTHERS THEN
-	RETURN SQLSTATE || ': ' || SQLERRM;
+-- Advisory locks of the session, however they are taken
+CREATE FUNCTION lock_by_another_name(bigint) RETURNS void LANGUAGE internal AS 'pg_advisory_lock_int8';
+CREATE FUNCTION lock_by_an_expression(n int) RETURNS void LANGUAGE plpgsql AS $$
+	DECLARE v text; BEGIN v := pg_advisory_lock(n); END $$;
+CREATE PROCEDURE lock_all() LANGUAGE plpgsql AS $$ BEGIN
+	PERFORM pg_advisory_lock(1), pg_advisory_lock(2, 2), pg_advisory_lock_shared(3), pg_advisory_lock_shared(4, 4),
+		pg_try_advisory_lock(5), pg_try_advisory_lock(6, 6), pg_try_advisory_lock_shared(7), pg_try_advisory_lock_shared(8, 8),
+		lock_by_another_name(9), lock_by_an_expression(10), pg_advisory_lock(1), pg_advisory_lock_shared(1);
 END $$;
-BEGIN; SELECT mip.begin('locks', 1);
-SELECT sql, attempt(sql) FROM unnest(ARRAY['SELECT pg_advisory_lock(3)', 'SELECT pg_advisory_lock(3, 3)',
-	'SELECT pg_advisory_lock_shared(3)', 'SELECT pg_advisory_lock_shared(3, 3)',
-	'SELECT pg_try_advisory_lock(3)', 'SELECT pg_try_advisory_lock(3, 3)',
-	'SELECT pg_try_advisory_lock_shared(3)', 'SELECT pg_try_advisory_lock_shared(3, 3)',
-	'SELECT lock()', 'DO ''BEGIN PERFORM lock(); END''',
-	'SELECT pg_advisory_xact_lock(4)', 'SELECT pg_advisory_unlock(2)']) AS sql;
+CREATE VIEW locks AS
+	SELECT count(*), string_agg(objid::text || CASE mode WHEN 'ShareLock' THEN 's' ELSE '' END, ' ' ORDER BY objid, mode) AS keys
+	FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+-- how often the session has it; none is left then
+CREATE FUNCTION how_often(key bigint) RETURNS int LANGUAGE plpgsql SET client_min_messages = error AS $$
+DECLARE n int := 0;
+BEGIN
+	WHILE pg_advisory_unlock(key) LOOP n := n + 1; END LOOP;
+	RETURN n;
+END $$;
+SELECT lock_by_an_expression(10), pg_advisory_unlock(10);
+BEGIN; SELECT mip.begin('locks prepared', 1); CALL lock_all();
+SELECT * FROM locks;
+SELECT state FROM mip.prepare(NULL, NULL);
+SELECT * FROM locks;
+SELECT state FROM mip.rollback('locks prepared', 1);
+BEGIN; SELECT mip.begin('locks one phase', 1); CALL lock_all();
 SELECT state FROM mip.commit_one_phase(NULL, NULL);
-SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+SELECT * FROM locks;
+BEGIN; SELECT mip.begin('locks rolled back', 1);
+SAVEPOINT a; CALL lock_all(); ROLLBACK TO a;
+SELECT * FROM locks;
+ROLLBACK;
+SELECT * FROM locks;
+BEGIN; SELECT mip.begin('locks failed', 1); CALL lock_all();
+SELECT 1 / 0;
+ROLLBACK;
+SELECT * FROM locks;
+BEGIN;
+DECLARE sooner CURSOR FOR SELECT pg_advisory_lock(11);
+SELECT mip.begin('locks by a cursor', 1), pg_advisory_lock(12);
+FETCH sooner;
+CLOSE sooner;
+SELECT * FROM locks;
+SELECT state FROM mip.commit_one_phase(NULL, NULL);
+SELECT * FROM locks;
+
+-- What the session had before it has again, as often, unless it was released;
+-- transactions' locks go with them, or stay with what is prepared.
+SELECT pg_advisory_lock(1), pg_advisory_lock(1), pg_advisory_lock_shared(1), pg_advisory_lock(2), pg_advisory_lock(3);
+BEGIN; SELECT pg_advisory_xact_lock(4), pg_advisory_xact_lock(5), pg_advisory_xact_lock_shared(3);
+SELECT mip.begin('counted', 1);
+SELECT pg_advisory_lock(1), pg_advisory_unlock_shared(1), pg_advisory_unlock(2), pg_advisory_lock(4), pg_advisory_xact_lock(6),
+	pg_advisory_xact_lock(3);
+SELECT * FROM locks;
+SELECT state FROM mip.commit_one_phase(NULL, NULL);
+SELECT * FROM locks;
+SELECT how_often(1) AS one, how_often(2) AS two, how_often(3) AS three, how_often(4) AS four;
+BEGIN; SELECT pg_advisory_xact_lock(1); SELECT mip.begin('of both', 1);
+SELECT pg_advisory_lock(1), pg_advisory_lock(2), pg_advisory_xact_lock_shared(2);
+SELECT state FROM mip.prepare(NULL, NULL);
+SELECT * FROM locks;
+SELECT objid, mode FROM pg_locks WHERE locktype = 'advisory' ORDER BY 1;
+SELECT state FROM mip.rollback('of both', 1);
+
+-- PostgreSQL does not prepare it.
+SELECT pg_advisory_lock(1);
+BEGIN; SELECT mip.begin('of both, before', 1);
+SELECT pg_advisory_xact_lock_shared(1);
+SELECT state FROM mip.prepare(NULL, NULL);
+BEGIN; SELECT pg_advisory_xact_lock(1); SELECT mip.begin('of both, before', 2);
+SELECT state FROM mip.prepare(NULL, NULL);
+BEGIN; SELECT mip.begin('of both, before', 3);
+SELECT pg_advisory_xact_lock(1);
+SELECT state FROM mip.commit_one_phase(NULL, NULL);
+SELECT how_often(1);
 
 \c contrib_regression
 DROP DATABASE mip_session;

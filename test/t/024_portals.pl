@@ -245,6 +245,40 @@ answer('s');
 is(held(), 0, 'a part of a clean-up holds no lock');
 sync();
 
+# ---- statements of the protocol ----
+
+# They are the driver's, which counts on them in later transactions, be it by a name
+# that the instance has had for one of its own.
+sub parse
+{
+	my ($name, $sql) = @_;
+	send_message('P', "$name\0$sql\0" . pack('n', 0));
+	return;
+}
+
+sub execute_named
+{
+	my ($name) = @_;
+	send_message('B', "\0$name\0" . pack('nnn', 0, 0, 0));
+	send_message('E', "\0" . pack('N', 0));
+	return sync();
+}
+
+connect_to();
+query('BEGIN');
+query(q[SELECT mip.begin('names', 1)]);
+parse('of_the_driver', 'SELECT 1');
+is(sync(), '1ZT', 'parsed in an instance');
+query('PREPARE of_both AS SELECT 1');
+query('PREPARE of_the_instance AS SELECT 1');
+query('DEALLOCATE of_both');
+parse('of_both', 'SELECT 2');
+is(execute_named('of_both'), '12DCZT', 'and used there');
+query(q[SELECT FROM mip.commit_one_phase('', '')]);
+is(execute_named('of_the_driver'), '2DCZI', 'is there after it');
+is(execute_named('of_both'), '2DCZI', 'also by the name of a statement of the instance');
+is(execute_named('of_the_instance'), 'E(26000)ZI', 'which itself is not');
+
 # ---- function calls ----
 
 # What the protocol's own message calls is no statement: another could follow in it.
