@@ -20,6 +20,7 @@
 #include "catalog/pg_inherits.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "optimizer/planner.h"
 #include "parser/parser.h"
 #include "parser/parsetree.h"
 #include "tcop/pquery.h"
@@ -46,6 +47,7 @@
 #include "workers/deadlock.h"
 #include "interface/guard.h"
 
+static planner_hook_type prev_planner;
 static ExecutorStart_hook_type prev_executor_start;
 static ExecutorRun_hook_type prev_executor_run;
 static ExecutorFinish_hook_type prev_executor_finish;
@@ -273,6 +275,31 @@ check_locks(int levels)
 {
 	if (mip_statement.depth == levels && mip_in_transaction())
 		mip_refuse_strong_locks();
+}
+
+/* ---- planner ---- */
+
+/* It evaluates functions, whose statements are not the client's. */
+static PlannedStmt *
+mip_planner(Query *parse, const char *query, int options, ParamListInfo params)
+{
+	bool		saved = mip_statement.planning;
+	PlannedStmt *plan;
+
+	mip_statement.planning = true;
+	PG_TRY();
+	{
+		if (prev_planner)
+			plan = prev_planner(parse, query, options, params);
+		else
+			plan = standard_planner(parse, query, options, params);
+	}
+	PG_FINALLY();
+	{
+		mip_statement.planning = saved;
+	}
+	PG_END_TRY();
+	return plan;
 }
 
 /* ---- executor ---- */
@@ -581,12 +608,12 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		else
 			standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 									env, dest, qc);
+		if (mip_in_transaction() && IsA(stmt, PrepareStmt))
+			mip_session_note_prepared(((PrepareStmt *) stmt)->name);
 		if (mip_in_transaction() && IsA(stmt, CopyStmt))
 			check_copy((CopyStmt *) stmt);
 		if (nested)
 			check_locks(MIP_UTILITY_DEPTH);
-		if (mip_in_transaction() && IsA(stmt, PrepareStmt))
-			mip_session_note_prepared(((PrepareStmt *) stmt)->name);
 	}
 	PG_CATCH();
 	{
@@ -604,6 +631,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 void
 mip_guard_init(void)
 {
+	prev_planner = planner_hook;
+	planner_hook = mip_planner;
 	prev_executor_start = ExecutorStart_hook;
 	ExecutorStart_hook = mip_ExecutorStart;
 	prev_executor_run = ExecutorRun_hook;

@@ -45,10 +45,10 @@ mip_stores_cursor(void)
 }
 
 /*
- * Deferred triggers run at depth 0, and so do cursors that are being stored, and
- * what is not called by a statement at all: by the protocol's function call, or
- * at login. Languages may evaluate simple expressions without a statement, as
- * PL/pgSQL does, but not in the query's memory.
+ * Deferred triggers run at depth 0, and so do cursors that are being stored,
+ * functions that the planner evaluates, and what is not called by a statement at
+ * all: by the protocol's function call, or at login. Languages may evaluate simple
+ * expressions without a statement, as PL/pgSQL does, but not in the query's memory.
  *
  * What the planner makes part of the query passes, as views do: SQL functions that
  * it inlines, defaults of columns, conditions of triggers. So it may: as a part of
@@ -61,7 +61,8 @@ mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
 {
 	if (mip_statement.depth != MIP_QUERY_DEPTH || fcinfo->flinfo == NULL ||
 		fcinfo->flinfo->fn_mcxt != mip_statement.query_memory ||
-		mip_in_trigger() || mip_statement.storing_cursor || debug_query_string == NULL)
+		mip_in_trigger() || mip_statement.planning || mip_statement.storing_cursor ||
+		debug_query_string == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s cannot be called from a function or from inside another statement", function),

@@ -27,6 +27,7 @@ typedef struct MipStatement
 	int			depth;			/* 0: none is running */
 	MemoryContext query_memory; /* of the query at depth 1: its calls are set up there */
 	Portal		execute_portal; /* the client's, if it runs EXECUTE */
+	bool		planning;		/* a statement is being planned, which may run others */
 	bool		storing_cursor; /* the end of a transaction reads a cursor WITH HOLD */
 	const char *whole;			/* whose rows have to be fetched at once */
 

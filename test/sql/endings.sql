@@ -544,6 +544,28 @@ ROLLBACK;
 SELECT count(*) FROM mip.instances('e26');
 DROP VIEW preparing;
 DROP FUNCTION beginning, ending;
+-- but functions that the planner evaluates are functions.
+CREATE FUNCTION planned(query text) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+	r record;
+BEGIN
+	FOR r IN EXECUTE query LOOP
+	END LOOP;
+	RETURN 1;
+END $$;
+BEGIN;
+SELECT planned('SELECT mip.begin(''e28'', 1)');
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e28', 1);
+SELECT planned('SELECT * FROM mip.prepare(NULL, NULL)');
+:code
+ROLLBACK;
+SELECT planned('SELECT mip.refuse(''e28'', 1, ''{}'')');
+:code
+SELECT count(*) FROM mip.instances('e28');
+DROP FUNCTION planned;
 CREATE TABLE t (id int PRIMARY KEY, refused bool DEFAULT mip.refuse('e27', 1, '{}'), CHECK (id > 0)) USING mip;
 CREATE TABLE b (id int, begun text DEFAULT mip.begin('e27', 2)) USING mip;
 BEGIN;

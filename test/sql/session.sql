@@ -71,7 +71,12 @@ SHOW lock_timeout;
 SELECT state FROM mip.commit_one_phase(NULL, NULL);
 EXECUTE mine;
 SHOW lock_timeout;
+-- What it takes away is gone.
+BEGIN; SELECT mip.begin('deallocates', 1);
 DEALLOCATE mine;
+PREPARE mine AS SELECT 1;
+SELECT state FROM mip.commit_one_phase(NULL, NULL);
+EXECUTE mine;
 
 -- A role; the one that has begun has to end.
 BEGIN; SELECT mip.begin('role', 1);
