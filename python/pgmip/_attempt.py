@@ -91,7 +91,7 @@ class Attempt:
         """`order`: the sites in the order in which to prepare them where not in parallel. `in_doubt`: whether a sibling
         is prepared. `turn`: how long (seconds) the attempt may wait for a lock then, or keep one of the few places that
         there are for such requests. `adopt`, where no client has submitted this: asked when all sites know of the
-        instance, whether there is a reason for it; without one the handler does not run.
+        instance, whether there is a reason for it; without one it goes no further.
         """
         self._instance = instance
         self._order = order
@@ -116,7 +116,7 @@ class Attempt:
         try:
             async with asyncio.timeout_at(self._deadline.at) as limit, self._taking_turns(limit), self._insisting():
                 await self._connect(limit)
-                if self._adopt is not None and handler is not None:
+                if self._adopt is not None:
                     await at_each_site(self._order, lambda site: self._branches[site].begin())
                     if not await self._adopt():
                         raise NotInDoubt("nothing that is to be repeated is in doubt any more")

@@ -29,6 +29,7 @@ from .exceptions import (
     ProtocolViolation,
     Refuse,
     Refused,
+    SiteDown,
     SubmitError,
     Unknown,
 )
@@ -41,6 +42,7 @@ _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
 _COMMIT_TRIES = 3
 _FIRST_TURN = 2.0  # seconds for which an attempt may wait for a lock while a sibling is in doubt
+_MOST_LEFT = 2  # instances of a request that may be prepared at a site, and not at all, before one adds another to them
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,9 @@ class Family:
                 break
             began = clock()
             turn = _FIRST_TURN * 2.0 ** min(stuck, 16)
-            adopt = functools.partial(self._adopt, request, free=freed) if settle else None
+            adopt = None
+            if settle:
+                adopt = functools.partial(self._adopt, request, repeat=handler is not None, free=freed)
             ended = await self._try(xinst, handler, request, after=cause, turn=turn, adopt=adopt)
             if isinstance(ended, Ended) and isinstance(ended.error, Refuse):
                 ended = await self._record(ended, xinst, request, turn=turn, adopt=adopt)
@@ -285,6 +289,12 @@ class Family:
                 handler = None
             elif not ended.retry and not freed:
                 raise self._undecided(mipts, f"the transaction failed: {_text(cause)}", reason) from cause
+            try:
+                await self._insist_on_giving_up()
+            except SiteDown as error:
+                cause = reason = error
+            if self._left:
+                break
             above = max(above, *self._own, ended.highest, highest(mipts))
         mipts = await self._read()
         winner = self.decide(mipts)
@@ -409,19 +419,28 @@ class Family:
         """Whether an instance is prepared somewhere, `but` one's own."""
         return any(entry.xinst != but for entry in _in_doubt(await self._read()))
 
-    async def _adopt(self, request: str | None, *, free: bool) -> bool:
-        """Whether this request is in doubt, so that it is to be repeated, while all sites know of an instance of ours.
+    async def _adopt(self, request: str | None, *, repeat: bool, free: bool) -> bool:
+        """Whether this request is in doubt, so that it is to be repeated, while all sites know of an instance of ours;
+        or there is none to `repeat`, but something to be cancelled. What is to be given up (`free`), or too much of it
+        has been left, is given up now. Raises _Crowded where that is not possible.
 
         So whoever has taken his back, and looks at the sites then, finds ours, or we find nothing, and let it be: see
-        docs/decisions.md on NothingHappened. What is to be given up (`free`) is so only now, for the same reason. What
-        is empty does not count: it may be of somebody who cancels what has been taken back by now.
+        docs/decisions.md on NothingHappened. What is given up is so only now for the same reason. What is empty does
+        not count: it may be of somebody who cancels what has been taken back by now.
         """
         mipts = await self._read()
         ours = self._ours_in_doubt(mipts)
-        in_doubt = any(entry.request == request and entry.result is not None for entry in ours)
-        if in_doubt and free:
+        if repeat and not any(entry.request == request and entry.result is not None for entry in ours):
+            return False
+        if free or self._crowded(mipts):
             await self._free(mipts)
-        return in_doubt
+        if self._crowded(mipts) and self._crowded(await self._read()):
+            raise _Crowded(f"{_MOST_LEFT} attempts or more are prepared at some of the sites, and cannot be given up")
+        return True
+
+    def _crowded(self, mipts: Mipts) -> bool:
+        """Whether there is no room for one more instance that may be left."""
+        return any(len(_in_doubt({site: mipt})) >= _MOST_LEFT for site, mipt in over(self._sites, mipts).items())
 
     async def _free(self, mipts: Mipts, *, later: bool = False) -> bool:
         """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we
@@ -442,13 +461,31 @@ class Family:
                 self._harmless.add(xinst)
         return freed
 
-    async def _give_up_own(self, mipts: Mipts) -> Mipts:
-        """Give up what our attempts have left prepared at some of the sites, and the others may have: each further one
-        might leave as much. The MIPTs afterwards: one of them may turn out to be complete.
+    async def _insist_on_giving_up(self) -> None:
+        """Have nothing left that may be prepared somewhere, within the deadline: a further attempt might leave as much,
+        and so might all that follow, where a site prepares nothing and cannot be asked. Raises SiteDown at once where
+        that is known of one. What is complete ends it, too.
         """
-        left = {xinst: missing for xinst, missing in _partial(over(self._sites, mipts)).items() if xinst in self._left}
-        for xinst, missing in left.items():
-            if await self._give_up(xinst, missing):
+        number = 0
+        while self._left:
+            number += 1
+            pause = _pause(number, 0.0)
+            if pause >= self._deadline.left:
+                return
+            await asyncio.sleep(pause)
+            for site in self._sites:
+                await self._pools[site].check_up_to_ask()
+            if self.decide(await self._give_up_own(await self._read())) is not None:
+                return
+
+    async def _give_up_own(self, mipts: Mipts) -> Mipts:
+        """Give up what our attempts may have left prepared somewhere. The MIPTs afterwards: one of them may turn out to
+        be complete.
+        """
+        left = sorted(self._left)
+        for xinst in left:
+            missing = [site for site in self._sites if not _is_prepared(xinst, mipts[site])]
+            if missing and await self._give_up(xinst, missing):
                 self._harmless.add(xinst)
         return await self._read() if left else mipts
 
@@ -606,8 +643,16 @@ class Family:
         return why
 
 
+class _Crowded(Exception):
+    """There is no room for one more instance."""
+
+
 def _in_doubt(mipts: Mipts) -> list[Entry]:
     return [entry for mipt in mipts.values() for entry in mipt or () if entry.state is State.PREPARED]
+
+
+def _is_prepared(xinst: int, mipt: Sequence[Entry] | None) -> bool:
+    return any(entry.xinst == xinst and entry.state is State.PREPARED for entry in mipt or ())
 
 
 def _partial(mipts: Mipts) -> dict[int, list[str]]:

@@ -79,6 +79,10 @@ class Pool:
         """Raise SiteDown where a transaction could not have a connection for now."""
         await self._check_up(self._transactions)
 
+    async def check_up_to_ask(self) -> None:
+        """The same for what finishes instances."""
+        await self._check_up(self._finishing)
+
     def reached(self) -> None:
         """Somebody has connected to the site by himself: it is not down."""
         self._circuit.connected(None)

@@ -55,8 +55,8 @@ class Proxy:
         self.port = 0
         self.on_message: Callable[[Direction], object] = lambda direction: None
         """Called before each message that is forwarded."""
-        self.forbidden: bytes | None = None
-        """Whatever has this in it does not come through, and cuts its connection."""
+        self.forbidden: tuple[bytes, ...] = ()
+        """Whatever has one of these in it does not come through, and cuts its connection."""
         self.trips = 0
         """Round trips so far: how often the server was ready for the next query."""
 
@@ -149,7 +149,7 @@ class Proxy:
             body = await reader.readexactly(int.from_bytes(length) - 4)
             if self._frozen:
                 await asyncio.Event().wait()
-            if self.forbidden is not None and self.forbidden in body:
+            if any(word in body for word in self.forbidden):
                 ends[0].transport.abort()
                 raise ConnectionAbortedError
             if not startup and self._fault is not None and self._fault.strikes(direction):

@@ -181,12 +181,12 @@ async def test_lost_prepares_do_not_pile_up(server: Server, shop: Shop, proxies:
     """Each attempt is prepared at one site, and may be at the other: at most the last one is left."""
     conninfos = shop.conninfos(**{site: proxy.port for site, proxy in proxies.items()})
     app = server(conninfos, prepared_statements=False)
-    proxies["bank"].forbidden = b"mip.prepare"
+    proxies["bank"].forbidden = (b"mip.prepare",)
     xid = new_xid()
     with pytest.raises((NothingHappened, Unknown)):
         await app.submit("buy", BUY, xid=xid, attempts=5)
     assert len(shop.sql("store", "SELECT gid FROM pg_prepared_xacts")) <= 1
-    proxies["bank"].forbidden = None
+    proxies["bank"].forbidden = ()
     shop.assert_once(xid, await app.submit("buy", BUY, xid=xid))
     shop.assert_clean()
 

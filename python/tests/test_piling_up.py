@@ -1,0 +1,114 @@
+"""A site takes transactions but does not say what becomes of them, nor of any other: what is prepared at the others
+meanwhile does not pile up there. (Prepared transactions are counted, by max_prepared_transactions.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from proxy import Proxy
+from shop import BUY, Shop
+from test_sweeper import in_doubt, prepare_at
+
+from pgmip import App, Resolution, Step, Unknown
+from pgmip.xinst import new_xid
+
+pytestmark = pytest.mark.integration
+
+Server = Callable[..., App]
+PREPARES = b"mip.prepare"
+QUESTIONS = (b"mip.instances", b"mip.refuse", b"mip.rollback")
+
+
+@pytest.fixture
+async def bank(shop: Shop) -> AsyncIterator[Proxy]:
+    async with Proxy(shop.clusters["bank"].port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def app(server: Server, shop: Shop, bank: Proxy) -> App:
+    return server(shop.conninfos(bank=bank.port))
+
+
+async def test_one_submit(app: App, shop: Shop, bank: Proxy) -> None:
+    bank.forbidden = (PREPARES, *QUESTIONS)
+    xid, clock = new_xid(), asyncio.get_running_loop().time
+    began = clock()
+    with pytest.raises(Unknown):
+        await app.submit("buy", BUY, xid=xid, deadline=1.5)
+    assert clock() - began < 3.5
+    assert in_doubt(shop) == [1, 0]
+    bank.forbidden = ()
+    shop.assert_once(xid, await app.submit("buy", BUY, xid=xid))
+    shop.assert_clean()
+
+
+async def test_it_goes_on_as_soon_as_it_can_ask(app: App, shop: Shop, bank: Proxy) -> None:
+    bank.forbidden = (PREPARES, *QUESTIONS)
+    xid, most = new_xid(), 0
+    submitted = asyncio.create_task(app.submit("buy", BUY, xid=xid))
+    for _ in range(20):
+        await asyncio.sleep(0.05)
+        most = max(most, *in_doubt(shop))
+    bank.forbidden = ()
+    shop.assert_once(xid, await submitted)
+    assert most == 1
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("fault", [Proxy.down, Proxy.freeze])
+async def test_a_site_that_is_down(server: Server, shop: Shop, bank: Proxy, fault: Callable[[Proxy], None]) -> None:
+    """Of which one is told as soon as that is known, as whoever begins something then is."""
+    app = server(shop.conninfos(bank=bank.port), parallel=False, step_timeout=0.5)
+    await asyncio.gather(*(app.submit("buy", BUY) for _ in range(8)))  # so that there are connections to be had
+
+    def begins(step: Step) -> None:
+        if step.name == "prepared-first-site":
+            fault(bank)
+
+    app.on_step(begins)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    xid = f"down by {fault.__name__}"
+    with pytest.raises(Unknown):
+        await app.submit("buy", BUY, xid=xid, deadline=3)
+    assert clock() - began < 5
+    assert in_doubt(shop) == [1, 0]
+    bank.heal()
+    shop.assert_once(xid, await server().submit("buy", BUY, xid=xid))
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("call", ["settle", "resolve"])
+async def test_many_calls(app: App, shop: Shop, bank: Proxy, call: str, asked: bool) -> None:
+    """Of somebody who settles again and again what somebody else has left; also where he can ask, and not prepare."""
+    xid = f"many times {call} {asked}"
+    prepare_at(shop, xid, "store")
+    bank.forbidden = (PREPARES,) if asked else (PREPARES, *QUESTIONS)
+    for _ in range(4):
+        with pytest.raises(Unknown):
+            await (app.settle(xid, deadline=0.5) if call == "settle" else attempted(app.resolve(xid)))
+        store, there = in_doubt(shop)
+        assert store <= 2
+        assert there == 0
+    bank.forbidden = ()
+    told = await getattr(app, call)(xid)
+    if call == "settle":
+        shop.assert_once(xid, told.result)
+    else:
+        assert told == Resolution(True, None)
+    shop.assert_clean()
+
+
+async def attempted(resolving: Any) -> Any:
+    """resolve has no deadline of its own."""
+    try:
+        async with asyncio.timeout(0.5):
+            return await resolving
+    except TimeoutError:
+        raise Unknown("out of time") from None
