@@ -7,7 +7,7 @@ import contextlib
 import copy
 import secrets
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar
@@ -21,6 +21,7 @@ from psycopg.sql import SQL, Composed
 from . import _mipt
 from ._connection import PooledConnection, cut, cut_after, is_silent
 from ._copy import Copy
+from ._handler import check_can_await
 from ._sqlstate import NOT_USABLE, is_definite, is_protocol, sqlstate
 from .decision import Entry, State
 
@@ -28,6 +29,7 @@ __all__ = ["Branch", "Instance", "Interrupted", "Lost", "Prepared", "Refused", "
 
 T = TypeVar("T")
 Statement = LiteralString | bytes | SQL | Composed
+Awaited = Coroutine[Any, Any, T]
 _Queued = tuple[Statement, Params | None, bool | None]  # and whether it is to be prepared
 _Run = Callable[[psycopg.AsyncCursor[Any]], Awaitable[object]]  # one statement, by a cursor of its own
 
@@ -432,28 +434,35 @@ class Site:
     An error of PostgreSQL comes as its psycopg.Error. A handler that goes on after one without `savepoint` cannot
     make the transaction succeed any more: it has failed at this site, and so everywhere. The same goes for a statement
     that the handler interrupts, by a time-out of its own, say, and for one that still runs when the handler returns.
+
+    They are awaited. Where there is no event loop, as in a plain function that a framework runs in a thread, they raise
+    RuntimeError.
     """
 
     def __init__(self, branch: Branch) -> None:
         self._branch = branch
 
-    async def execute(self, sql: Statement, params: Params | None = None) -> int:
+    def execute(self, sql: Statement, params: Params | None = None) -> Awaited[int]:
         """Run a statement; the number of rows it touched, -1 where PostgreSQL tells none."""
-        return await self._branch.run(sql, params, _count)
+        check_can_await()
+        return self._branch.run(sql, params, _count)
 
-    async def execute_many(self, sql: Statement, params_seq: Iterable[Params]) -> int:
+    def execute_many(self, sql: Statement, params_seq: Iterable[Params]) -> Awaited[int]:
         """Run a statement once for each of these parameters, in few round trips; the number of rows that all of them
         touched.
         """
-        return await self._branch.run_many(sql, params_seq)
+        check_can_await()
+        return self._branch.run_many(sql, params_seq)
 
-    async def fetch_one(self, sql: Statement, params: Params | None = None) -> Any:
+    def fetch_one(self, sql: Statement, params: Params | None = None) -> Awaited[Any]:
         """Run a statement; its first row, with an attribute per column (`row.o_id`), or None."""
-        return await self._branch.run(sql, params, _one)
+        check_can_await()
+        return self._branch.run(sql, params, _one)
 
-    async def fetch_all(self, sql: Statement, params: Params | None = None) -> list[Any]:
+    def fetch_all(self, sql: Statement, params: Params | None = None) -> Awaited[list[Any]]:
         """Run a statement; all of its rows, as in `fetch_one`."""
-        return await self._branch.run(sql, params, _all)
+        check_can_await()
+        return self._branch.run(sql, params, _all)
 
     def copy(self, sql: Statement, params: Params | None = None) -> AbstractAsyncContextManager[Copy]:
         """`async with tx.store.copy("COPY item FROM STDIN") as copy:` writes the rows of a COPY, or with TO STDOUT

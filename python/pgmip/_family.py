@@ -19,6 +19,7 @@ from ._deadline import Deadline
 from ._pool import Pool, at_site
 from ._sites import at_each_site
 from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, OTHER_SITES, is_acknowledged, may_be_held_up, sqlstate
+from ._text import described
 from .decision import Entry, Mipts, State, Winner, decide, declared, explain, highest, live, over
 from .exceptions import (
     Cancelled,
@@ -280,7 +281,7 @@ class Family:
                 return None
             if settle and sqlstate(reason) == OTHER_SITES:
                 await self._free(mipts)  # and let it be: the sites do not know of us meanwhile
-                raise self._undecided(await self._read(), f"in the way of others: {_text(cause)}", reason) from cause
+                raise self._undecided(await self._read(), f"in the way of others: {_why(cause)}", reason) from cause
             stuck += ended.stuck
             freed = (ended.stuck or may_be_held_up(reason)) and await self._free(mipts, later=settle)
             if sqlstate(reason) == EXPIRED and handler is None:
@@ -288,7 +289,7 @@ class Family:
             if handler is not None and settle and (sqlstate(reason) == EXPIRED or self._to_be_cancelled(mipts)):
                 handler = None
             elif not ended.retry and not freed:
-                raise self._undecided(mipts, f"the transaction failed: {_text(cause)}", reason) from cause
+                raise self._undecided(mipts, f"the transaction failed: {_why(cause)}", reason) from cause
             try:
                 await self._insist_on_giving_up()
             except SiteDown as error:
@@ -300,7 +301,7 @@ class Family:
         winner = self.decide(mipts)
         if winner is not None:
             return await self.finish(winner)
-        raise self._undecided(mipts, f"out of time or attempts: {_text(cause)}", reason) from cause
+        raise self._undecided(mipts, f"out of time or attempts: {_why(cause)}", reason) from cause
 
     async def finish(self, winner: Winner, attempt: Attempt | None = None) -> Settled:
         """Commit a winner at all sites, over the connections of `attempt` where it has them.
@@ -667,11 +668,8 @@ def _partial(mipts: Mipts) -> dict[int, list[str]]:
     return {xinst: sites for xinst, sites in missing.items() if sites}
 
 
-def _text(error: BaseException | None) -> str:
-    try:
-        return str(error)
-    except Exception:  # a handler's own
-        return type(error).__name__
+def _why(cause: BaseException | None) -> str:
+    return "no attempt was made" if cause is None else described(cause)
 
 
 def _pause(number: int, took: float) -> float:

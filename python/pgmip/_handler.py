@@ -1,12 +1,15 @@
-"""Whether a handler is of the kind that an App runs: seen when it is registered, not at the first request."""
+"""Whether a handler is of the kind that an App runs: seen when it is registered, not at the first request; but for an
+endpoint, which a framework runs: that is seen at its first statement.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["check_async", "check_plain"]
+__all__ = ["check_async", "check_can_await", "check_plain"]
 
 
 def check_async(handler: Callable[..., Any]) -> None:
@@ -26,6 +29,17 @@ def check_plain(handler: Callable[..., Any]) -> None:
             f"{_name(handler)} is no plain function: a handler of a pgmip.sync.App is a `def` that returns its "
             "result. For `async def` there is pgmip.App"
         )
+
+
+def check_can_await() -> None:
+    """Raises RuntimeError in a thread without an event loop, where a statement would be made and never run."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "a statement of a pgmip.App is awaited: its handlers and endpoints are `async def`. For plain functions "
+            "there is pgmip.sync.App"
+        ) from None
 
 
 def _code(handler: Callable[..., Any]) -> tuple[Any, Any]:

@@ -288,7 +288,7 @@ class IdempotencyMiddleware:
         except SubmitError as error:
             told = live.failure if isinstance(error, NothingHappened) else None
             if told is None or told.error is not None:
-                log_failure(error, xid)
+                log_failure(error, xid, key)
             return told or Problem.of(error, key, debug=self._debug)
         except Exception as error:  # nobody has foreseen it: an earlier transmission may have taken effect
             unknown = Unknown("something unexpected has happened", xid=xid)

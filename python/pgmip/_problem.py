@@ -16,6 +16,7 @@ import psycopg
 
 from ._json import canonical, parse
 from ._sqlstate import is_protocol
+from ._text import text
 from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Refused, SubmitError
 from .logs import failure_fields, quoted_sqlstate
 
@@ -102,7 +103,7 @@ class Problem:
         """
         kind = _kind_of(error)
         result = error.result if isinstance(error, Refused) else None
-        return cls(kind, str(error) if debug else _DETAILS[kind], key, result)
+        return cls(kind, text(error) if debug else _DETAILS[kind], key, result)
 
     @classmethod
     def refused(cls, result: Any) -> Self:
@@ -165,14 +166,14 @@ def _kind_of(error: SubmitError) -> Kind:
     return Kind.UNKNOWN
 
 
-def log_failure(error: Exception, xid: str) -> None:
+def log_failure(error: Exception, xid: str, key: str) -> None:
     """Tell the log what the client of a request is not told: why it has failed, or is open."""
     if isinstance(error, SubmitError) and _kind_of(error).status < 500:
         return  # that is the client's business, who is told all there is to tell
     cause = error.__cause__
     # The detail of an error of the extension may be a result.
-    text = cause.diag.message_primary if isinstance(cause, psycopg.Error) and is_protocol(cause) else str(error)
-    fields = {"xid": xid, **failure_fields(error)}
-    what = f"{fields['error']}{quoted_sqlstate(error)}: {text}"
+    says = cause.diag.message_primary if isinstance(cause, psycopg.Error) and is_protocol(cause) else text(error)
+    fields = {"xid": xid, "idempotency_key": key, **failure_fields(error)}
+    what = f"{fields['error']}{quoted_sqlstate(error)}: {says}"
     foreseen = isinstance(error, SubmitError) and not isinstance(error, ProtocolViolation)
     _logger.log(logging.WARNING if foreseen else logging.ERROR, "request %r: %s", xid, what, extra=fields)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -38,6 +39,7 @@ from ._nesting import check_outside, handled
 from ._pool import Pool, PoolSettings
 from ._process import Process
 from ._running import Running
+from ._text import described
 from .decision import Winner, explain
 from .exceptions import Cancelled, KeyReused, SubmitError, Unknown
 from .logs import Logs
@@ -402,7 +404,8 @@ class App:
         if winner is not None:
             return await family.finish(winner)
         if transaction is None and not cancel:
-            raise Unknown(f"the request is not decided. {explain(found.mipts).reason}", xid=family.xid)
+            known = "" if self._named_in(found) else f", and {_no_handler(found)}"
+            raise Unknown(f"the request is not decided{known}. {explain(found.mipts).reason}", xid=family.xid)
         if transaction is None:
             return await family.settle(None, found.request)
         with handled(transaction.handler) as handler:
@@ -488,7 +491,19 @@ def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, (SubmitError, *foreseen)):
             raise
-        raise Unknown(f"something unexpected has happened: {type(error).__name__}: {error}", xid=xid) from error
+        raise Unknown(f"something unexpected has happened: {described(error)}", xid=xid) from error
+
+
+def _no_handler(found: Found) -> str:
+    """That there is no handler here for what is in doubt, and where there may be one."""
+    try:
+        name = str(parse(found.request or "")["transaction"])
+    except (ValueError, LookupError, TypeError):
+        return "names no transaction"
+    missing = f"this App has no transaction {name!r} over {', '.join(found.sites)}"
+    if not re.match(r"[A-Z]+ /", name):
+        return missing
+    return f"{missing}: an endpoint runs again in its server, by a pgmip.Sweeper there"
 
 
 def _resolution(winner: Winner) -> Resolution:

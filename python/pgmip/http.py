@@ -90,7 +90,7 @@ All errors are `application/problem+json` (RFC 9457), whose `type` is `urn:pgmip
 `key-invalid`, `bad-request`, `no-such-transaction`, `in-progress`, `cancelled`, `expired`, `too-large`, `key-reused`,
 `refused`, `failed`, `unknown` and `protocol-violation`: statuses alone do not tell them apart. Their `detail` has
 nothing of an exception's text, which quotes rows, hosts and paths, but with `debug=True`, for development. The text
-goes to the log, with the XID: a record of the logger `pgmip.http` for each 500 and 503.
+goes to the log, with the XID and the key: a record of the logger `pgmip.http` for each 500 and 503.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ from ._key import key_of
 from ._middleware import Concurrent, Effect, Endpoint, IdempotencyMiddleware, identity, tx
 from ._problem import RETRY_AFTER, Kind, Problem, log_failure
 from ._recorded import NOT_RECORDED, REPLAYED
+from ._text import described
 from ._twin import AnyApp, inner, within
 from .exceptions import Refused, SubmitError, Unknown
 from .tracing import continued
@@ -206,13 +207,13 @@ async def _submit(app: AnyApp, request: Request, *, debug: bool) -> Response:
     try:
         answer = await within(app, inner(app)._answer(name, body, xid=key))
     except SubmitError as error:
-        log_failure(error, key)
+        log_failure(error, key, key)
         raise _Failed(Problem.of(error, key, debug=debug)) from error
     except ValueError as error:
         raise _Failed(Problem(Kind.BAD_REQUEST, str(error), key)) from error
     except Exception as error:  # nobody has foreseen it: an earlier transmission may have taken effect
-        log_failure(error, key)
-        unknown = Unknown(f"something unexpected has happened: {error}", xid=key)
+        log_failure(error, key, key)
+        unknown = Unknown(f"something unexpected has happened: {described(error)}", xid=key)
         raise _Failed(Problem.of(unknown, key, debug=debug)) from error
     if isinstance(answer.error, Refused):
         response = _response_of(Problem.of(answer.error, key))

@@ -12,13 +12,16 @@ Level     What
 ERROR     The MIPTs contradict each other (`protocol_violation`); an observer has failed.
 WARNING   A site cannot be reached or does not answer; an operation has ended `unknown`, `decided` with a site
           still to be told, or `nothing_happened` (but INFO, where an endpoint has said why to its client). The
-          message ends with the SQLSTATE, if one of PostgreSQL's errors is why.
-INFO      A failed attempt; an operation that found a sibling's work and completed it, or was refused.
+          message ends with the SQLSTATE, if one of PostgreSQL's errors is why, or with the class of the
+          exception, if a handler's own is.
+INFO      A failed attempt (which ends likewise); an operation that found a sibling's work and completed it,
+          or was refused.
 DEBUG     Everything else: all phases with their durations.
 ========  ==================================================================================================
 
 The fields of a record (`extra`) are FIELDS: `error` (the class of the exception) and `sqlstate` (its own, or of what
-has caused it) are those of a failure, `decision` is an operation's. Never a request, a result, a row or the text of an
+has caused it) are those of a failure, `decision` is an operation's, `idempotency_key` is the header's, in records of
+`pgmip.http`. Never a request, a result, a row or the text of an
 exception, which may quote them: but for the logger `pgmip.http`, which has the texts that HTTP clients are not told.
 """
 
@@ -31,14 +34,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+import psycopg
+
 from ._recorded import Unrecorded
 from ._sqlstate import sqlstate
+from ._text import is_foreign
 from .observe import Observer, Phase
 
 __all__ = ["FIELDS", "JsonFormatter", "Logs"]
 
 FIELDS = (
     "phase", "xid", "xinst", "site", "transaction", "outcome", "seconds", "error", "sqlstate", "decision",
+    "idempotency_key",
 )  # fmt: skip
 """What records carry beside what every record has; None where it does not apply."""
 
@@ -58,7 +65,7 @@ class Logs(Observer):
         yield
         level = _level(phase)
         if self._logger.isEnabledFor(level):
-            why = quoted_sqlstate(phase.error) if level >= logging.WARNING else ""
+            why = quoted_reason(phase.error) if level >= logging.INFO else ""
             self._logger.log(level, _message(phase) + why, extra=_fields(phase, time.perf_counter() - began))
 
 
@@ -108,6 +115,7 @@ def _fields(phase: Phase, seconds: float) -> dict[str, object]:
         "outcome": phase.outcome,
         "seconds": round(seconds, 6),
         "decision": phase.decision,
+        "idempotency_key": None,
         **failure_fields(phase.error),
     }
 
@@ -123,10 +131,20 @@ def quoted_sqlstate(error: BaseException | None) -> str:
     return "" if state is None else f" (SQLSTATE {state})"
 
 
+def quoted_reason(error: BaseException | None) -> str:
+    """The same; without one the class of the exception that is why, where it is neither psycopg's nor pgmip's."""
+    foreign = [one for one in _causes(error) if is_foreign(one) and not isinstance(one, psycopg.Error)]
+    return quoted_sqlstate(error) or (f" ({type(foreign[0]).__name__})" if foreign else "")
+
+
 def _sqlstate_behind(error: BaseException | None) -> str | None:
-    while error is not None:
-        state = sqlstate(error)
-        if state is not None:
-            return state
+    return next((state for one in _causes(error) if (state := sqlstate(one)) is not None), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it was raised `from`, and so on."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
         error = error.__cause__
-    return None

@@ -28,6 +28,7 @@ from typing import Any, Literal, Self
 import psycopg
 
 from ._sqlstate import sqlstate
+from ._text import described
 from .exceptions import Refuse, SubmitError
 
 __all__ = ["DecisionKind", "Hook", "Observer", "Phase", "PhaseName", "Step", "StepName", "outcome"]
@@ -117,9 +118,12 @@ class Phase:
     async def step(self, name: StepName, xinst: int, site: str | None) -> None:
         """Tell of a step taken within this phase."""
         for observer in self._observers:
-            answer = observer.step(Step(name, self.xid, xinst, site))
-            if inspect.isawaitable(answer):
-                await answer
+            try:
+                answer = observer.step(Step(name, self.xid, xinst, site))
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception as error:  # also a psycopg.Error or a SubmitError: of no site, and no word on this request
+                raise RuntimeError(f"an observer has failed at {name}: {described(error)}") from error
 
     def __enter__(self) -> Self:
         for observer in self._observers:

@@ -39,7 +39,7 @@ from ._sites import at_each_site
 from ._twin import AnyApp, inner, portal_of, within
 from .app import Resolution
 from .exceptions import Cancelled, KeyReused, NothingHappened, Refused
-from .logs import failure_fields, quoted_sqlstate
+from .logs import failure_fields, quoted_reason
 
 __all__ = ["Event", "EventName", "Sweeper"]
 
@@ -412,7 +412,7 @@ class Sweeper:
             message = f"site {event.site!r}: {event.name}"
         fields = {"xid": event.xid, "site": event.site, **failure_fields(event.error)}
         if event.error is not None:
-            message += f": {fields['error']}{quoted_sqlstate(event.error)}"
+            message += f": {fields['error']}{quoted_reason(event.error)}"
         logger.log(_LEVELS[event.name], "%s", message, extra=fields)
         if self._on_event is not None:
             self._on_event(event)

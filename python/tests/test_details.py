@@ -33,6 +33,7 @@ from pgmip import (
     Unknown,
 )
 from pgmip.http import Endpoint, IdempotencyMiddleware, asgi, tx
+from pgmip.logs import JsonFormatter
 from pgmip.xinst import new_xid
 
 SECRET = "Key (card)=(4111-1111-1111-1111) at host=10.0.0.7, /run/postgresql/.s.PGSQL.5432"
@@ -181,6 +182,35 @@ async def test_a_warning_names_its_sqlstate(
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert record.message == "submit twice: nothing_happened (SQLSTATE 23505)"
     assert (record.sqlstate, record.xid) == ("23505", "twice")  # type: ignore[attr-defined]
+
+
+@pytest.mark.integration
+async def test_a_failure_is_logged_with_its_key_and_its_class(
+    server: Server, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A KeyError says no more than the key that is missing."""
+    app = server()
+
+    @app.transaction(sites=SITES, name="t")
+    async def handler(where: Tx, request: Any) -> Any:
+        return request["no such"]
+
+    async def order(request: Request) -> Response:
+        raise KeyError("no such")
+
+    inner = Starlette(routes=[Route("/orders", order, methods=["POST"])])
+    served = IdempotencyMiddleware(inner, app, ENDPOINTS, scope=None)
+    for asked, path in ((asgi(app), "/t"), (served, "/orders")):
+        caplog.clear()
+        transport = httpx.ASGITransport(asked, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            await client.post(path, headers={"Idempotency-Key": '"the key"'}, content="{}")
+        told, http = (record for record in caplog.records if record.levelno == logging.WARNING)
+        assert told.message.endswith(": nothing_happened (KeyError)")
+        assert "KeyError: 'no such'" in http.message
+        assert http.idempotency_key == "the key"  # type: ignore[attr-defined]
+        assert json.loads(JsonFormatter().format(http))["idempotency_key"] == "the key"
+    shop.assert_clean()
 
 
 @pytest.mark.integration

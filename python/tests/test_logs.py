@@ -36,7 +36,7 @@ async def test_a_request_that_just_works_is_quiet(server: Server, shop: Shop, ca
     assert fields.pop("seconds") > 0
     assert fields == {
         "phase": "submit", "xid": "logged", "xinst": None, "site": None, "transaction": "buy", "outcome": "ok",
-        "error": None, "sqlstate": None, "decision": "own",
+        "error": None, "sqlstate": None, "decision": "own", "idempotency_key": None,
     }  # fmt: skip
     prepared = [record for record in caplog.records if record.message.startswith("prepare")]
     assert {(record.site, record.xinst) for record in prepared} == {  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ from fastapi import Request as FastAPIRequest
 from shop import PRICE, Shop
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
@@ -850,3 +851,30 @@ async def test_a_root_path(server: Server, shop: Shop) -> None:
             await plain.post("/orders", json={"qty": 1}, headers=k),
         )
     shop.assert_once(answer.json()["xid"], answer.json())
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("call", ["execute", "execute_many", "fetch_one", "fetch_all"])
+async def test_a_plain_endpoint_cannot_await(server: Server, shop: Shop, call: str) -> None:
+    """Its framework runs it in a thread. It is told, and what it has not done is not recorded as done."""
+    app, kind = server(), "plain"
+
+    def plain(request: Request) -> Response:
+        getattr(tx(request).store, call)("INSERT INTO orders (qty) VALUES (1)", [])
+        return JSONResponse("ordered", 201)
+
+    async def order(request: Request) -> Response:
+        if kind == "plain":
+            return await run_in_threadpool(plain, request)
+        return await starlette_order(request)
+
+    routes = [Route("/orders", order, methods=["POST"])]
+    served = IdempotencyMiddleware(Starlette(routes=routes), app, ENDPOINTS, scope=None)
+    xid = new_xid()
+    async with client_of(served) as client:
+        with pytest.raises(RuntimeError, match=r"pgmip\.sync\.App"):
+            await client.post("/orders", headers=key(xid), json={"qty": 1})
+        kind = "async"
+        assert (await client.post("/orders", headers=key(xid), json={"qty": 1})).status_code == 201
+    assert shop.sql("store", "SELECT qty FROM orders") == [(1,)]
+    shop.assert_clean()

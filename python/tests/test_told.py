@@ -22,6 +22,7 @@ from pgmip import (
     KeyReused,
     NothingHappened,
     Resolution,
+    Step,
     SubmitError,
     Tx,
     Unknown,
@@ -673,4 +674,64 @@ async def test_a_surprise_is_unknown_and_has_its_xid(
         with pytest.raises(Unknown, match="AttributeError"):
             await app.acknowledge("surprise")
     shop.assert_once("surprise", await app.submit("buy", BUY, xid="surprise"))
+    shop.assert_clean()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ArithmeticError("says nothing")
+
+
+@pytest.mark.parametrize("error", [Mute(), NothingHappened("of another request")], ids=["mute", "a lie"])
+async def test_a_hook_raises_what_it_likes(server: Server, shop: Shop, error: Exception) -> None:
+    """Which is no word on the request; it may not even be one."""
+    app = server()
+
+    def fail(step: Step) -> None:
+        if step.name == "prepared-all":
+            raise error
+
+    app.on_step(fail)
+    xid = f"raised {type(error).__name__}"
+    with pytest.raises(Unknown, match=type(error).__name__ if isinstance(error, Mute) else "another") as caught:
+        await app.submit("buy", BUY, xid=xid)
+    assert caught.value.xid == xid
+    shop.assert_once(xid, await server().submit("buy", BUY, xid=xid))
+    shop.assert_clean()
+
+
+async def test_a_hook_has_a_database_of_its_own(server: Server, shop: Shop, bank: Session) -> None:
+    """Whose error is not the site's, which has prepared: nobody may take the other one's back for that."""
+    app = server()
+
+    async def fail(step: Step) -> None:
+        if step.site == "bank":
+            await bank.execute("SELECT 1/0")
+
+    app.on_step(fail)
+
+    @app.transaction(sites=("store", "bank"))
+    async def note(tx: Tx, request: Any) -> Any:
+        tx.store.finish_with(ORDER, (tx.xid, tx.xinst))
+        tx.bank.finish_with(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    with pytest.raises(Unknown, match="observer"):
+        await app.submit("note", None, xid="hooked")
+    assert in_doubt(shop) == [1, 1]
+    shop.assert_once("hooked", await serving(server(), nothing).submit("note", None, xid="hooked"))
+    shop.assert_clean()
+
+
+async def test_a_handler_raises_what_says_nothing(server: Server, shop: Shop, log: Log) -> None:
+    async def fail_silently(_: Tx) -> None:
+        raise Mute
+
+    prepare_at(shop, "mute", "store", name="note")
+    app = serving(server(), fail_silently)
+    with pytest.raises(NothingHappened, match="failed: Mute: Mute"):
+        await app.submit("note", None)
+    (event,) = await eager(app, log).sweep()
+    assert event.name is EventName.FAILED
+    assert await app.resolve("mute") == Resolution(True, None)
     shop.assert_clean()

@@ -15,6 +15,7 @@ import typer
 from rich.text import Text
 
 from .. import sync
+from .._text import text
 from .._twin import AnyApp
 from ..app import App
 from ..sweeper import Event, EventName, Sweeper
@@ -112,7 +113,7 @@ def load_app(name: str) -> AnyApp:
         hint = "the current folder and PYTHONPATH are looked at"
         raise CliError(f"cannot import {module_name!r}: {error}", ExitCode.USAGE, hint=hint) from None
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {text(error)}"
         raise CliError(f"cannot import {module_name!r}: {what}", ExitCode.USAGE) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -189,7 +190,7 @@ def _verdict(events: Sequence[Event]) -> ExitCode:
 
 def document(event: Event, now: datetime) -> Mapping[str, Any]:
     """What docs/reference/cli.md says of `sweep --json`."""
-    error = None if event.error is None else " ".join(f"{type(event.error).__name__}: {event.error}".split())
+    error = None if event.error is None else " ".join(f"{type(event.error).__name__}: {text(event.error)}".split())
     return {
         "command": "sweep",
         "time": now.isoformat(timespec="milliseconds"),
