@@ -165,6 +165,8 @@ class Branch:
                     raise
             try:
                 yield Copy(rows, self._in_copy)
+            except GeneratorExit:
+                raise  # nobody waits for it any more, and the attempt has failed
             except BaseException as error:
                 await self._end_copy(copying, type(error), error, error.__traceback__)
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -9,6 +10,17 @@ from typing import Any
 import psycopg
 
 __all__ = ["Copy"]
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a COPY has no proper end whose connection has been closed, which is how an attempt ends what its handler
+    has left.
+    """
+    copy = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    return not (isinstance(copy, psycopg.AsyncCopy) and copy.connection.closed)
+
+
+logging.getLogger("psycopg").addFilter(_is_news)
 
 
 class Copy:

@@ -6,12 +6,15 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from ._process import Process
 
 __all__ = ["Closed", "Portal"]
+
+_PATIENCE = 1.0  # seconds that a forgotten thread has to end
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,7 +26,7 @@ class Closed(RuntimeError):
 
 class Portal:
     """An event loop in a thread of its own, for the sync twins: from the first call until it is closed. A forgotten one
-    ends with the process.
+    ends when nobody has it any more, or with the process.
     """
 
     def __init__(self, name: str) -> None:
@@ -114,9 +117,20 @@ class Portal:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
             self._thread.start()
+            weakref.finalize(self, _end, self._loop, self._thread)
         return self._loop
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels what is left
             runner.get_loop().run_forever()
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """End the thread of a portal that nobody has closed, while the interpreter is still whole; but wait for nothing that
+    does not end.
+    """
+    with contextlib.suppress(RuntimeError):  # closed
+        loop.call_soon_threadsafe(loop.stop)
+    if threading.current_thread() is not thread:
+        thread.join(_PATIENCE)

@@ -147,6 +147,8 @@ class Tx:
         entered = self._call(manager.__aenter__)
         try:
             yield entered
+        except GeneratorExit:
+            raise  # nobody leaves the block any more, maybe not before the process ends, and with it the event loop
         except BaseException as error:
             self._call(manager.__aexit__, type(error), error, error.__traceback__)
             raise

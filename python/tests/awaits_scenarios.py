@@ -163,6 +163,12 @@ async def ahead(world: World, xid: str) -> None:
     await world.prepare("store", xid, xinst=2**62)
 
 
+async def crowded(world: World, xid: str) -> None:
+    """Two have been left."""
+    for xinst in (1, 2):
+        await world.prepare("store", xid, xinst=xinst)
+
+
 async def too_old(world: World, xid: str) -> None:
     """Prepared at one site, when the XID expires at the other."""
     await world.prepare("store", xid)
@@ -212,6 +218,28 @@ async def last_look(world: World, xid: str) -> Any:
 
     with mock.patch.object(broken._family.Family, "_read", read_and_prepare):
         return await world.app.submit("buy", BUY, xid=xid, attempts=1)
+
+
+async def cannot_ask(world: World, xid: str) -> Any:
+    """The bank is lost when it is to prepare, and when it is asked about that for the first time."""
+    branch, family = broken._branch.Branch, broken._family.Family
+    prepare, give_up, lost = branch.prepare, family._give_up, [True, True]
+
+    async def preparing(self: Any, *args: Any) -> Any:
+        if self.site == "bank" and lost[0]:
+            lost[0] = False
+            await self.conn.close()
+            return broken._branch.Lost(psycopg.OperationalError("lost"))
+        return await prepare(self, *args)
+
+    async def giving_up(self: Any, *args: Any) -> Any:
+        if lost[1]:
+            lost[1] = False
+            return False
+        return await give_up(self, *args)
+
+    with mock.patch.object(branch, "prepare", preparing), mock.patch.object(family, "_give_up", giving_up):
+        return await buy(world, xid)
 
 
 async def restock(world: World, xid: str) -> Any:
@@ -556,6 +584,41 @@ async def join_at_an_endpoint(world: World, xid: str) -> Any:
     return await from_a_client(with_an_endpoint(world, concurrent="join"), xid)
 
 
+async def join_another(world: World, xid: str) -> Any:
+    """The second transmission comes while the first one is in its handler, and only then does that go on."""
+    arrived, both = 0, asyncio.Event()
+
+    async def held(*asgi: Any) -> None:
+        with contextlib.suppress(TimeoutError):  # where the second one has been struck on its way
+            async with asyncio.timeout(1):
+                await both.wait()
+        await endpoint(*asgi)
+
+    endpoints = [broken.http.Endpoint("/buy", ("store", "bank"))]
+    middleware = broken.http.IdempotencyMiddleware(held, world.app, endpoints, scope=None, concurrent="join")
+    outcome = middleware._outcome
+
+    async def counted(*request: Any) -> Any:
+        nonlocal arrived
+        arrived += 1
+        if arrived == 2:
+            both.set()
+        return await outcome(*request)
+
+    async def nobody_there() -> bool:
+        return not arrived
+
+    with mock.patch.object(middleware, "_outcome", counted):
+        first = asyncio.create_task(from_a_client(middleware, xid))
+        await wait_while(nobody_there)
+        told = await asyncio.gather(first, from_a_client(middleware, xid), return_exceptions=True)
+    assert told[0] == told[1] or any(isinstance(one, BaseException) for one in told)
+    for one in told:
+        if isinstance(one, BaseException):
+            raise one
+    return told[0]
+
+
 async def turned_away(world: World, xid: str) -> None:
     """Without a key, and with too long a body."""
     transport = httpx.ASGITransport(with_an_endpoint(world, max_body=2), raise_app_exceptions=False)
@@ -635,6 +698,8 @@ SCENARIOS = {
     "a retransmission": Scenario(buy, prepared("store")),
     "a second attempt": Scenario(buy, ahead, rest=False),
     "what is committed": Scenario(buy, committed),
+    "a site that cannot be asked": Scenario(cannot_ask),
+    "settle, crowded": Scenario(settle, crowded),
     "a last look": Scenario(last_look, ahead),
     "one after another": Scenario(buy, prepared("bank"), parameters={"parallel": False}),
     "carefully": Scenario(carefully, transaction="carefully"),
@@ -674,6 +739,9 @@ SCENARIOS = {
     "a server's life": Scenario(serve, fresh=True, told=False),
     "an endpoint": Scenario(at_an_endpoint, fresh=True, known_as=of_an_endpoint),
     "an endpoint, joined": Scenario(join_at_an_endpoint, fresh=True, known_as=of_an_endpoint),
+    "an endpoint, joined by another": Scenario(
+        join_another, fresh=True, parameters={"deadline": 5.0}, known_as=of_an_endpoint
+    ),
     "an endpoint, turned away": Scenario(turned_away, fresh=True, told=False),
     "without a loop": Scenario(without_a_loop),
     "a twin's server": Scenario(serve_a_twin, told=False),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -355,3 +359,42 @@ async def test_what_is_not_there(server: Server, shop: Shop, name: str) -> None:
     with pytest.raises(NothingHappened, match=name):
         await app.submit("asks", name)
     assert len(attempts) == 1
+
+
+ABANDONED = """
+import logging, sys
+from pgmip import NothingHappened
+from pgmip.sync import App
+
+logging.getLogger("pgmip").addHandler(logging.NullHandler())
+app, left = App({"store": sys.argv[1]}), []
+
+@app.transaction(sites=("store",))
+def leave(tx, request):
+    block = tx.store.copy("COPY orders (xid) FROM STDIN") if request == "COPY" else tx.store.savepoint()
+    left.append((block, block.__enter__()))
+    if request == "COPY":
+        left[-1][1].write("a")
+
+for what in ("COPY", "savepoint"):
+    try:
+        print(app.submit("leave", what))
+    except NothingHappened as error:
+        print(error)
+if sys.argv[2] == "closed":
+    app.close()
+if sys.argv[3] == "dropped":
+    left.clear()
+"""
+
+
+@pytest.mark.parametrize("at", ["dropped", "the end"])
+@pytest.mark.parametrize("app", ["closed", "forgotten"])
+def test_a_block_that_is_never_left(shop: Shop, app: str, at: str) -> None:
+    """Of a handler in a thread: neither its end nor that of the process has anything to say about it."""
+    words = [sys.executable, "-c", ABANDONED, shop.conninfos()["store"], app, at]
+    here = {**os.environ, "PYTHONPATH": str(Path(pgmip.__file__).parent.parent)}
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env=here)
+    assert "left a statement running" in ended.stdout
+    assert ended.stderr == ""
+    shop.assert_clean()
