@@ -127,7 +127,7 @@ class Portal:
 
 
 def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """End the thread of a portal that nobody has closed, while the interpreter is still whole; but wait for nothing that
+    """End the thread of a portal that nobody has closed, while the interpreter is still whole. Wait for nothing that
     does not end.
     """
     with contextlib.suppress(RuntimeError):  # closed

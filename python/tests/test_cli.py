@@ -373,6 +373,29 @@ def test_show(cli: Cli, shop: Shop) -> None:
     assert cli.json("show", xid)["mipts"]["bank"][0]["acknowledged"]
 
 
+def test_several_requests(cli: Cli, shop: Shop) -> None:
+    """One has won at the store, over that alone, and another one is prepared at the bank: that is not the winner's."""
+    xid = new_xid()
+    begin = "BEGIN; SELECT mip.begin('{}', {}, '{{{}}}'); "
+    shop.sql("bank", begin.format(xid, 1, "bank,store") + "SELECT * FROM mip.prepare('lost', '1')")
+    shop.sql("store", begin.format(xid, 2, "depot,store") + "SELECT * FROM mip.prepare('other', '2')")
+    document = cli.json("show", xid, code=UNREACHABLE)
+    assert (document["rule"], document["winner"]) == ("unread", None)
+    assert "Over bank, store: No instance is prepared at every site: 1 is missing at store" in document["reason"]
+    assert "Over depot, store: No instance was seen committed, and depot could not be read" in document["reason"]
+    shop.sql("store", f"SELECT mip.rollback('{xid}', 2)")
+    shop.sql("store", begin.format(xid, 3, "store") + "SELECT * FROM mip.commit_one_phase('won', '3')")
+    document = cli.json("show", xid, code=PROBLEMS)
+    assert (document["sites"], document["rule"], document["winner"]) == (["bank", "store"], "committed", 3)
+    reason = "Over bank, store: Lost: another one has won at store. What is prepared is to be rolled back. Over store: "
+    assert document["reason"].endswith(f"{reason}Instance 3 is committed at store: only a winner is ever committed.")
+    assert "won" in cli("show", xid).stdout.split("request")[-1]
+    (family,) = cli.json("status")["families"]
+    assert (family["rule"], family["winner"], family["reason"]) == ("committed", 3, document["reason"])
+    cli("resolve", xid, code=OK)
+    assert cli.json("show", xid, code=OK)["winner"] == 3
+
+
 def test_show_shortens(cli: Cli, shop: Shop) -> None:
     xid = new_xid()
     shop.sql(

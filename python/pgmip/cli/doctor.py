@@ -15,6 +15,7 @@ from rich.text import Text
 
 from .config import load
 from .errors import ExitCode
+from .judge import judge
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import STYLES, Output, age, visible
 from .sites import Connection, Failure, Kind, ask
@@ -515,7 +516,7 @@ async def _in_doubt(sites: Mapping[str, str], timeout: float) -> list[Finding]:
     for family in found.families:
         if family.age >= found.push_after:
             level = Level.ERROR if family.age >= _LONG else Level.WARNING
-            what = f"request {family.xid} for {age(family.age)}. {family.explanation.reason}"
+            what = f"request {family.xid} for {age(family.age)}. {judge(family.known).explanation.reason}"
             findings.append(Finding(None, "in doubt", level, what, f"run a sweeper, or: pgmip resolve {family.xid}"))
     for site, state in found.sites.items():
         if isinstance(state, Failure):

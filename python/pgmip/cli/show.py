@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ..decision import Entry, Explanation, Rule, State, explain
+from ..decision import Entry, Explanation, Rule, State
 from ..xinst import checked_xid
 from .config import load
 from .errors import CliError, ExitCode
+from .judge import Judgement, judge
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import STYLES, Output, age, table, visible
 from .sites import Failure, Kind
@@ -43,8 +44,9 @@ def show(
         if not any(mipts.values()):
             raise nobody_knows(xid, failures)
         declared = family_sites(mipts)
-        decision = explain({name: mipts.get(name) for name in declared})
-        code = _verdict(declared, mipts, decision)
+        judgement = judge(mipts)
+        decision = judgement.explanation
+        code = _verdict(declared, mipts, judgement)
         if output.json:
             output.document(
                 {
@@ -95,11 +97,10 @@ def nobody_knows(xid: str, failures: dict[str, Failure]) -> CliError:
     return CliError(f"site {name!r} {what}: {failure.message}", ExitCode.UNREACHABLE, hint=failure.hint)
 
 
-def _verdict(declared: tuple[str, ...], mipts: Mipts, decision: Explanation) -> ExitCode:
+def _verdict(declared: tuple[str, ...], mipts: Mipts, judgement: Judgement) -> ExitCode:
     if any(mipts.get(name) is None for name in declared):
         return ExitCode.UNREACHABLE
-    finished = decision.winner is not None and set(declared) <= set(decision.winner.committed)
-    return ExitCode.OK if finished else ExitCode.PROBLEMS
+    return ExitCode.OK if judgement.is_finished else ExitCode.PROBLEMS
 
 
 def _style(decision: Explanation) -> str:
@@ -145,7 +146,10 @@ def _side_by_side(mipts: Mipts, failures: dict[str, Failure], ages: dict[tuple[s
 
 def _texts(mipts: Mipts, decision: Explanation) -> list[tuple[str, str]]:
     entries = [entry for mipt in mipts.values() for entry in mipt or ()]
-    request = next((entry.request for entry in entries if entry.request is not None), None)
+    requests = [entry.request for entry in entries if entry.request is not None]
+    if decision.winner is not None and decision.winner.request is not None:
+        requests = [decision.winner.request]
+    request = next(iter(requests), None)
     texts = [("request", request)] if request is not None else []
     if decision.winner is not None:
         result = decision.winner.result

@@ -13,10 +13,11 @@ from rich.text import Text
 from ..decision import Rule
 from .config import load
 from .errors import ExitCode
+from .judge import judge
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import STYLES, Output, age, table, visible
 from .sites import Failure
-from .survey import Family, SiteState, Survey, Wait, survey
+from .survey import Family, SiteState, Survey, Wait, family_sites, survey
 
 __all__ = ["status", "top"]
 
@@ -126,11 +127,11 @@ def _site_document(state: SiteState | Failure) -> dict[str, Any]:
 
 
 def _family_document(family: Family, found: Survey) -> dict[str, Any]:
-    explanation = family.explanation
+    explanation = judge(family.known).explanation
     return {
         "xid": family.xid,
         "owner": family.owner,
-        "sites": list(family.sites),
+        "sites": list(family_sites(family.mipts) or family.sites),
         "age": family.age,
         "instances": [{"xinst": xinst, "states": states} for xinst, states in family.states.items()],
         "winner": explanation.winner.xinst if explanation.winner else None,
@@ -261,7 +262,7 @@ def _notes(found: Survey) -> list[str]:
 
 
 def _family_row(family: Family, found: Survey) -> list[str | Text]:
-    explanation = family.explanation
+    explanation = judge(family.known).explanation
     style = STYLES["error"] if explanation.rule is Rule.VIOLATION else ""
     blocked = _blocked_by(family, found)
     instances = "\n".join(

@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from ..decision import Entry, Explanation, State, declared, explain
+from ..decision import Entry, State, declared
 from .sites import Connection, Failure, ask
 
 __all__ = [
@@ -153,8 +153,9 @@ class Family:
     mipts: Mipts = field(default_factory=dict)
 
     @property
-    def explanation(self) -> Explanation:
-        return explain({site: self.mipts.get(site) for site in self.sites})
+    def known(self) -> Mipts:
+        """The same, with what it declares and was not to be read."""
+        return dict.fromkeys(self.sites) | self.mipts
 
     @property
     def states(self) -> dict[int, dict[str, State]]:
