@@ -17,6 +17,7 @@ from test_sweeper import leave, prepare_at
 from test_sync import in_a_child, refusal
 
 from pgmip import App, Decided, NothingHappened, Resolution, SiteDown, Step, SubmitError, Tx, Unknown, _mipt, _pool
+from pgmip._branch import Branch
 from pgmip._circuit import Circuit
 from pgmip.xinst import new_xid
 
@@ -417,4 +418,74 @@ def test_a_fork_after_the_first_use_is_refused(shop: Shop) -> None:
             await app.submit("buy", BUY)
 
     asyncio.run(use())
+    shop.assert_clean()
+
+
+# -- what goes back to a pool --------------------------------------------------------------------------------------
+
+
+def backends(shop: Shop) -> list[int]:
+    sql = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    return sorted(pid for site in shop.clusters for (pid,) in shop.sql(site, sql))
+
+
+def failing(app: App) -> None:
+    @app.transaction(sites=("store", "bank"))
+    async def fail(tx: Tx, request: Any) -> None:
+        await asyncio.gather(tx.store.execute("SELECT 1"), tx.bank.execute("SELECT 1"))
+        raise ArithmeticError("a bug")
+
+
+async def test_a_failed_attempt_gives_its_connections_back(
+    server: Server, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rolled back, and kept."""
+    app = server(pool_size=1)
+    failing(app)
+    await app.submit("buy", BUY)
+    kept = backends(shop)
+    with pytest.raises(NothingHappened):
+        await app.submit("fail", None)
+    assert set(kept) <= set(backends(shop))
+    shop.assert_clean()
+    assert [record for record in caplog.records if record.name == "psycopg.pool"] == []
+
+
+async def test_a_connection_in_a_transaction_does_not_go_back(
+    server: Server, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = server()._pools["store"]
+    conn = await pool.take(10)
+    assert conn is not None
+    await conn.execute("BEGIN")
+    await pool.give(conn)
+    assert conn.closed
+    shop.assert_clean()
+    assert [record for record in caplog.records if record.name == "psycopg.pool"] == []
+
+
+async def test_a_cancellation_does_not_interrupt_the_clean_up(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is cancelled waits for it."""
+    app, reached, go_on, rollback = server(pool_size=1), asyncio.Event(), asyncio.Event(), Branch.rollback
+    failing(app)
+    await app.submit("buy", BUY)
+    kept = backends(shop)
+
+    async def slow(branch: Branch, timeout: float) -> None:
+        reached.set()
+        await go_on.wait()
+        await rollback(branch, timeout)
+
+    monkeypatch.setattr(Branch, "rollback", slow)
+    submitted = asyncio.create_task(app.submit("fail", None))
+    await reached.wait()
+    for _ in range(3):
+        submitted.cancel()
+        await asyncio.sleep(0.01)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await submitted
+    assert set(kept) <= set(backends(shop))
     shop.assert_clean()
