@@ -24,6 +24,7 @@
 #include "access/xact.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
+#include "utils/snapmgr.h"
 
 #include "base/stop.h"
 #include "heap/version.h"
@@ -127,4 +128,70 @@ mip_lock_later_versions(Relation rel, ItemPointer tid, LockWaitPolicy policy,
 		ReleaseBuffer(buffer);
 	}
 	return result;
+}
+
+TM_Result
+mip_next_version(Relation rel, ItemPointer tid, CommandId cid, TM_FailureData *tmfd)
+{
+	TransactionId prior = tmfd->xmax;
+	ItemPointerData from = *tid;
+
+	*tid = tmfd->ctid;
+	if (ItemPointerEquals(tid, &from))
+		return TM_Deleted;
+	for (;;)
+	{
+		HeapTupleData tuple;
+		Buffer		buffer;
+		MipOverlayEntry *entry;
+		TransactionId xmin,
+					updater;
+		CommandId	cmin = FirstCommandId;
+		ItemPointerData ctid;
+
+		if (ItemPointerIndicatesMovedPartitions(tid))
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("tuple to be locked was already moved to another partition due to concurrent update")));
+		tuple.t_self = *tid;
+		if (!heap_fetch(rel, SnapshotAny, &tuple, &buffer, false))
+			return TM_Deleted;
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		xmin = HeapTupleHeaderGetXmin(tuple.t_data);
+		updater = (tuple.t_data->t_infomask & HEAP_XMAX_INVALID) ||
+			HEAP_XMAX_IS_LOCKED_ONLY(tuple.t_data->t_infomask) ?
+			InvalidTransactionId : HeapTupleHeaderGetUpdateXid(tuple.t_data);
+		if (TransactionIdIsCurrentTransactionId(xmin))
+			cmin = HeapTupleHeaderGetCmin(tuple.t_data);
+		ctid = tuple.t_data->t_ctid;
+		UnlockReleaseBuffer(buffer);
+
+		/* a recycled line pointer: the row was deleted */
+		if (!TransactionIdEquals(xmin, prior))
+			return TM_Deleted;
+		entry = mip_overlay_find(rel, tid);
+		if (entry)
+		{
+			/* our own overlay goes on from here */
+			if (!ItemPointerIsValid(&entry->link.version))
+				return TM_Deleted;
+			prior = entry->link.xmax;
+			*tid = entry->link.version;
+			continue;
+		}
+		if (!TransactionIdIsCurrentTransactionId(updater))
+		{
+			if (!TransactionIdIsCurrentTransactionId(xmin) || cmin < cid)
+				return TM_Ok;
+			/* not visible to this command: by itself, or one that it called? */
+			tmfd->xmax = xmin;
+			tmfd->cmax = cmin;
+			return TM_SelfModified;
+		}
+		/* replaced by ourselves */
+		if (ItemPointerEquals(tid, &ctid))
+			return TM_Deleted;
+		prior = updater;
+		*tid = ctid;
+	}
 }

@@ -22,4 +22,11 @@ extern TM_Result mip_lock_later_versions(Relation rel, ItemPointer tid,
 										 LockWaitPolicy policy,
 										 TM_FailureData *tmfd);
 
+/*
+ * The version after an updated one. TM_Ok: *tid is to be locked next;
+ * TM_Deleted, TM_SelfModified: the end of the chain, as heap reports it.
+ */
+extern TM_Result mip_next_version(Relation rel, ItemPointer tid, CommandId cid,
+								  TM_FailureData *tmfd);
+
 #endif							/* MIP_CHAIN_H */
