@@ -70,24 +70,31 @@ mip_xmax_members(const MipHeader *header, MultiXactMember **members)
 	return 1;
 }
 
-TransactionId
-mip_updater(const MipHeader *header, bool *keys)
+bool
+mip_update_member(const MipHeader *header, MultiXactMember *update)
 {
 	MultiXactMember *members = NULL;
 	int			n = mip_xmax_members(header, &members);
-	TransactionId updater = InvalidTransactionId;
+	bool		found = false;
 
-	*keys = false;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n && !found; i++)
 	{
-		if (!ISUPDATE_from_mxstatus(members[i].status))
-			continue;
-		updater = members[i].xid;
-		*keys = members[i].status == MultiXactStatusUpdate;
+		found = ISUPDATE_from_mxstatus(members[i].status);
+		*update = members[i];
 	}
 	if (members)
 		pfree(members);
-	return updater;
+	return found;
+}
+
+TransactionId
+mip_updater(const MipHeader *header, bool *keys)
+{
+	MultiXactMember update;
+	bool		found = mip_update_member(header, &update);
+
+	*keys = found && update.status == MultiXactStatusUpdate;
+	return found ? update.xid : InvalidTransactionId;
 }
 
 MipHeader
@@ -165,6 +172,25 @@ mip_running_members(const MipHeader *header, LockTupleMode mode,
 			continue;
 		}
 		(*members)[kept++] = all[i];
+	}
+	if (all)
+		pfree(all);
+	return kept;
+}
+
+int
+mip_key_share_lockers(const MipHeader *header, MultiXactMember **lockers)
+{
+	MultiXactMember *all = NULL;
+	int			n = mip_xmax_members(header, &all);
+	int			kept = 0;
+
+	*lockers = palloc(sizeof(MultiXactMember) * (n + 1));
+	for (int i = 0; i < n; i++)
+	{
+		if (all[i].status == MultiXactStatusForKeyShare &&
+			TransactionIdIsInProgress(all[i].xid))
+			(*lockers)[kept++] = all[i];
 	}
 	if (all)
 		pfree(all);
@@ -278,21 +304,37 @@ mip_xmax_of(MipXmaxChange *change, MultiXactMember *members, int n)
 		change->infomask = 0;	/* no lock beside the update */
 }
 
+static void
+set_xmax(Relation rel, ItemPointer tid, MipPinned *pinned, MipXmaxChange *change)
+{
+	change->offnum = ItemPointerGetOffsetNumber(tid);
+	if (change->infomask & HEAP_XMAX_LOCK_ONLY)
+	{
+		/* as heap_lock_tuple: nobody's update is left */
+		change->flags = MIP_XMAX_SET_CTID | MIP_XMAX_CLEAR_HOT;
+		change->ctid = *tid;
+	}
+	mip_set_xmax(rel, pinned->buffer, pinned->vmbuffer, change);
+}
+
 void
 mip_set_members(Relation rel, ItemPointer tid, MipPinned *pinned,
 				MultiXactMember *members, int n)
 {
 	MipXmaxChange change = {0};
 
-	change.offnum = ItemPointerGetOffsetNumber(tid);
+	mip_xmax_of(&change, members, n);
+	set_xmax(rel, tid, pinned, &change);
+}
+
+void
+mip_set_multixact(Relation rel, ItemPointer tid, MipPinned *pinned,
+				  MultiXactMember *members, int n)
+{
+	MipXmaxChange change = {0};
+
 	multixact_of(&change, members, n);
-	if (change.infomask & HEAP_XMAX_LOCK_ONLY)
-	{
-		/* as heap_lock_tuple: nobody's update is left */
-		change.flags = MIP_XMAX_SET_CTID | MIP_XMAX_CLEAR_HOT;
-		change.ctid = *tid;
-	}
-	mip_set_xmax(rel, pinned->buffer, pinned->vmbuffer, &change);
+	set_xmax(rel, tid, pinned, &change);
 }
 
 bool
@@ -305,7 +347,6 @@ mip_drop_dead_members(Relation rel, ItemPointer tid)
 	int			n;
 	bool		held,
 				updated,
-				keys,
 				dead;
 
 	MultiXactIdSetOldestMember();
@@ -313,14 +354,11 @@ mip_drop_dead_members(Relation rel, ItemPointer tid)
 	header = mip_header(pinned.htup);
 	n = mip_running_members(&header, LockTupleKeyShare, &running, &held, &updated);
 	if (updated)
-	{
-		running[n].xid = mip_updater(&header, &keys);
-		running[n++].status = keys ? MultiXactStatusUpdate : MultiXactStatusNoKeyUpdate;
-	}
+		(void) mip_update_member(&header, &running[n++]);
 	dead = n > 0 && (header.infomask & HEAP_XMAX_IS_MULTI) != 0 &&
 		n < mip_xmax_members(&header, &all);
 	if (dead)
-		mip_set_members(rel, tid, &pinned, running, n);
+		mip_set_multixact(rel, tid, &pinned, running, n);
 	mip_unpin_version(&pinned);
 	pfree(running);
 	if (all)

@@ -57,11 +57,19 @@ extern void mip_unpin_version(MipPinned *pinned);
  */
 extern int	mip_xmax_members(const MipHeader *header, MultiXactMember **members);
 
-/*
- * The one of them that updates or deletes the version; invalid if there is
- * none. *keys: it changes the key, or deletes.
- */
+/* The one of them that updates or deletes the version. False if there is none. */
+extern bool mip_update_member(const MipHeader *header, MultiXactMember *update);
+
+/* The same; invalid if there is none. *keys: it changes the key, or deletes. */
 extern TransactionId mip_updater(const MipHeader *header, bool *keys);
+
+/* Is xmax a multixact with an update in it, which may have ended? */
+static inline bool
+mip_multixact_updates(uint16 infomask)
+{
+	return !(infomask & HEAP_XMAX_INVALID) && (infomask & HEAP_XMAX_IS_MULTI) &&
+		!HEAP_XMAX_IS_LOCKED_ONLY(infomask);
+}
 
 /*
  * Those that stay when one is added: all that run, with room for one more.
@@ -72,12 +80,25 @@ extern int	mip_running_members(const MipHeader *header, LockTupleMode mode,
 								MultiXactMember **members, bool *held,
 								bool *updated);
 
+/* Those that run and hold a key share lock, with room for one more. */
+extern int	mip_key_share_lockers(const MipHeader *header, MultiXactMember **lockers);
+
 /*
- * Writes these members to the header of a version: all that run, and the update
- * that has committed, if any.
+ * Puts these members into a change, n > 0: as heap, a multixact where there are
+ * several.
+ */
+extern void mip_xmax_of(MipXmaxChange *change, MultiXactMember *members, int n);
+
+/*
+ * Writes these members, n > 0, to the header of a version: all that matter of
+ * those that run, and the update that has committed, if any.
  */
 extern void mip_set_members(Relation rel, ItemPointer tid, MipPinned *pinned,
 							MultiXactMember *members, int n);
+
+/* The same, always as a multixact: mip_pending_owner relies on it. */
+extern void mip_set_multixact(Relation rel, ItemPointer tid, MipPinned *pinned,
+							  MultiXactMember *members, int n);
 
 /*
  * Takes those that have ended, except by a commit of their update, out of a
@@ -95,11 +116,5 @@ extern TM_Result mip_update_committed(Relation rel, ItemPointer tid,
 
 /* The row lock that a member holds. */
 extern LockTupleMode mip_member_mode(const MultiXactMember *member);
-
-/*
- * Puts these members into a change, n > 0: as heap, a multixact where there are
- * several. (mip_set_members always makes one: mip_pending_owner relies on it.)
- */
-extern void mip_xmax_of(MipXmaxChange *change, MultiXactMember *members, int n);
 
 #endif							/* MIP_VERSION_H */

@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * chain.c
- *	  Key share locks beside updates that leave the key alone.
+ *	  Going along a row's versions.
  *
- * Such a lock does not wait for the update, so it must hold on the version that
- * the update makes, too: who deletes that one, or changes its key, is to meet
- * it. heap_lock_updated_tuple does this for outsiders. It waits for whom it
- * finds on the way, though, siblings included, so an instance has its own:
- * each version is claimed (claim.c), and only outsiders are waited for.
+ * A key share lock beside an update that leaves the key alone does not wait for
+ * it, so it must hold on the version that the update makes, too: who deletes that
+ * one, or changes its key, is to meet it. heap_lock_updated_tuple does this for
+ * outsiders. It waits for whom it finds on the way, though, siblings included, so
+ * an instance has its own: each version is claimed (claim.c), and only outsiders
+ * are waited for.
  *
  * Heap locks the later versions first, and the first one last. Here the first
  * one is locked already, and so on along the chain: an update that comes after
@@ -24,7 +25,6 @@
 #include "access/xact.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
-#include "utils/snapmgr.h"
 
 #include "base/stop.h"
 #include "heap/version.h"
@@ -54,6 +54,8 @@ read_link(Relation rel, ItemPointer tid, ChainLink *link)
 	link->updater = mip_updater(&header, &link->keys);
 	return true;
 }
+
+/* ---- key share locks ---- */
 
 /*
  * Is there a version to be locked after this one? Not after our own change, and
@@ -130,68 +132,66 @@ mip_lock_later_versions(Relation rel, ItemPointer tid, LockWaitPolicy policy,
 	return result;
 }
 
+/* ---- the row's latest version ---- */
+
+/* Has this transaction replaced a version, in its overlay or as heap does it? */
+static bool
+replaced_by_us(Relation rel, ItemPointer tid, ChainLink *link)
+{
+	MipOverlayEntry *entry = mip_overlay_find(rel, tid);
+
+	if (entry)
+	{
+		link->updater = entry->link.xmax;
+		link->next = entry->link.version;
+	}
+	return TransactionIdIsCurrentTransactionId(link->updater);
+}
+
+/* The command of this transaction that has made this version. */
+static CommandId
+made_by_command(Relation rel, ItemPointer tid)
+{
+	MipHeader	header;
+	HeapTuple	version;
+	CommandId	cmin;
+
+	if (!mip_read_header(rel, tid, &header, &version))
+		elog(ERROR, "pg_mip: a version of this transaction is gone");
+	cmin = HeapTupleHeaderGetCmin(version->t_data);
+	heap_freetuple(version);
+	return cmin;
+}
+
 TM_Result
 mip_next_version(Relation rel, ItemPointer tid, CommandId cid, TM_FailureData *tmfd)
 {
-	TransactionId prior = tmfd->xmax;
-	ItemPointerData from = *tid;
+	ChainLink	link = {.updater = tmfd->xmax, .next = tmfd->ctid};
+	CommandId	cmin;
 
-	*tid = tmfd->ctid;
-	if (ItemPointerEquals(tid, &from))
-		return TM_Deleted;
-	for (;;)
+	do
 	{
-		HeapTupleData tuple;
-		Buffer		buffer;
-		MipOverlayEntry *entry;
-		TransactionId xmin,
-					updater;
-		CommandId	cmin = FirstCommandId;
-		ItemPointerData ctid;
+		TransactionId prior = link.updater;
 
+		if (!ItemPointerIsValid(&link.next) || ItemPointerEquals(&link.next, tid))
+			return TM_Deleted;
+		*tid = link.next;
 		if (ItemPointerIndicatesMovedPartitions(tid))
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 					 errmsg("tuple to be locked was already moved to another partition due to concurrent update")));
-		tuple.t_self = *tid;
-		if (!heap_fetch(rel, SnapshotAny, &tuple, &buffer, false))
-			return TM_Deleted;
-		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		xmin = HeapTupleHeaderGetXmin(tuple.t_data);
-		updater = (tuple.t_data->t_infomask & HEAP_XMAX_INVALID) ||
-			HEAP_XMAX_IS_LOCKED_ONLY(tuple.t_data->t_infomask) ?
-			InvalidTransactionId : HeapTupleHeaderGetUpdateXid(tuple.t_data);
-		if (TransactionIdIsCurrentTransactionId(xmin))
-			cmin = HeapTupleHeaderGetCmin(tuple.t_data);
-		ctid = tuple.t_data->t_ctid;
-		UnlockReleaseBuffer(buffer);
-
 		/* a recycled line pointer: the row was deleted */
-		if (!TransactionIdEquals(xmin, prior))
+		if (!read_link(rel, tid, &link) || !TransactionIdEquals(link.xmin, prior))
 			return TM_Deleted;
-		entry = mip_overlay_find(rel, tid);
-		if (entry)
-		{
-			/* our own overlay goes on from here */
-			if (!ItemPointerIsValid(&entry->link.version))
-				return TM_Deleted;
-			prior = entry->link.xmax;
-			*tid = entry->link.version;
-			continue;
-		}
-		if (!TransactionIdIsCurrentTransactionId(updater))
-		{
-			if (!TransactionIdIsCurrentTransactionId(xmin) || cmin < cid)
-				return TM_Ok;
-			/* not visible to this command: by itself, or one that it called? */
-			tmfd->xmax = xmin;
-			tmfd->cmax = cmin;
-			return TM_SelfModified;
-		}
-		/* replaced by ourselves */
-		if (ItemPointerEquals(tid, &ctid))
-			return TM_Deleted;
-		prior = updater;
-		*tid = ctid;
-	}
+	} while (replaced_by_us(rel, tid, &link));
+
+	if (!TransactionIdIsCurrentTransactionId(link.xmin))
+		return TM_Ok;
+	cmin = made_by_command(rel, tid);
+	if (cmin < cid)
+		return TM_Ok;
+	/* not visible to this command: by itself, or one that it called? */
+	tmfd->xmax = link.xmin;
+	tmfd->cmax = cmin;
+	return TM_SelfModified;
 }

@@ -313,7 +313,7 @@ mip_join(MipClaim *claim)
 	{
 		members[n].xid = xid;
 		members[n].status = lock_statuses[claim->mode];
-		mip_set_members(claim->rel, &claim->tid, &pinned, members, n + 1);
+		mip_set_multixact(claim->rel, &claim->tid, &pinned, members, n + 1);
 	}
 	mip_unpin_version(&pinned);
 	pfree(members);

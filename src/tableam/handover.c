@@ -61,112 +61,59 @@ open_relation(Oid relid)
 
 /* Does this header name the link's transaction as its updater? */
 static bool
-handed_over(HeapTupleHeader htup, const MipLink *link)
+handed_over(const MipHeader *header, const MipLink *link)
 {
-	return !(htup->t_infomask & HEAP_XMAX_INVALID) &&
-		!HEAP_XMAX_IS_LOCKED_ONLY(htup->t_infomask) &&
-		TransactionIdEquals(HeapTupleHeaderGetUpdateXid(htup), link->xmax);
+	bool		keys;
+
+	return TransactionIdEquals(mip_updater(header, &keys), link->xmax);
 }
 
-/*
- * Running key share lockers of a version; other locks conflict with any
- * update, and those of siblings do not matter any more.
- */
-static int
-key_share_lockers(HeapTupleHeader htup, MultiXactMember **lockers)
-{
-	TransactionId xmax = HeapTupleHeaderGetRawXmax(htup);
-	MultiXactMember *members;
-	int			n,
-				kept = 0;
-
-	*lockers = NULL;
-	if (htup->t_infomask & HEAP_XMAX_INVALID)
-		return 0;
-	if (!(htup->t_infomask & HEAP_XMAX_IS_MULTI))
-	{
-		if (!HEAP_XMAX_IS_LOCKED_ONLY(htup->t_infomask) ||
-			!HEAP_XMAX_IS_KEYSHR_LOCKED(htup->t_infomask) ||
-			!TransactionIdIsInProgress(xmax))
-			return 0;
-		*lockers = palloc(sizeof(MultiXactMember));
-		(*lockers)->xid = xmax;
-		(*lockers)->status = MultiXactStatusForKeyShare;
-		return 1;
-	}
-	n = GetMultiXactIdMembers(xmax, &members, false,
-							  HEAP_XMAX_IS_LOCKED_ONLY(htup->t_infomask));
-	for (int i = 0; i < n; i++)
-	{
-		if (members[i].status == MultiXactStatusForKeyShare &&
-			TransactionIdIsInProgress(members[i].xid))
-			members[kept++] = members[i];
-	}
-	if (kept > 0)
-		*lockers = members;
-	return kept;
-}
-
-/* Not by a subtransaction that was rolled back. */
 static bool
-updated_again(HeapTupleHeader htup)
+is_member(TransactionId xid, const MultiXactMember *members, int n)
 {
-	return !(htup->t_infomask & HEAP_XMAX_INVALID) &&
-		!HEAP_XMAX_IS_LOCKED_ONLY(htup->t_infomask) &&
-		TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(htup));
+	for (int i = 0; i < n; i++)
+	{
+		if (TransactionIdEquals(members[i].xid, xid))
+			return true;
+	}
+	return false;
 }
 
 /*
- * Enters lockers in a later version of the row; *next is the version after it
- * if the winner has updated it again.
+ * Enters lockers in a later version of the row. True: the winner has updated it
+ * again (not in a subtransaction that was rolled back), to what *tid is then.
  */
-static void
-add_lockers(Relation rel, ItemPointer tid, const MultiXactMember *lockers, int n,
-			bool *more, ItemPointer next)
+static bool
+add_lockers(Relation rel, ItemPointer tid, const MultiXactMember *lockers, int n)
 {
-	MipPinned	p = mip_pin_version(rel, tid);
-	HeapTupleHeader htup = p.htup;
-	MultiXactMember *held;
-	int			nheld = key_share_lockers(htup, &held);
-	MultiXactMember *members = palloc(sizeof(MultiXactMember) * (n + nheld + 1));
-	MipXmaxChange change = {0};
-	bool		updated = updated_again(htup);
-	int			count = 0;
+	MipPinned	pinned = mip_pin_version(rel, tid);
+	MipHeader	header = mip_header(pinned.htup);
+	MultiXactMember *members;
+	int			held = mip_key_share_lockers(&header, &members);
+	int			count = held;
+	MultiXactMember update;
+	bool		updated = mip_update_member(&header, &update) &&
+		TransactionIdIsInProgress(update.xid);
+	bool		more = updated && !ItemPointerEquals(&header.ctid, tid) &&
+		!ItemPointerIndicatesMovedPartitions(&header.ctid);
 
-	*more = updated && !ItemPointerEquals(tid, &htup->t_ctid) &&
-		!HeapTupleHeaderIndicatesMovedPartitions(htup);
-	*next = htup->t_ctid;
-
-	for (int i = 0; i < nheld; i++)
-		members[count++] = held[i];
+	members = repalloc(members, sizeof(MultiXactMember) * (held + n + 1));
 	for (int i = 0; i < n; i++)
 	{
-		bool		known = false;
-
-		for (int j = 0; j < nheld; j++)
-			known |= TransactionIdEquals(held[j].xid, lockers[i].xid);
-		if (!known)
+		if (!is_member(lockers[i].xid, members, held))
 			members[count++] = lockers[i];
 	}
-	if (count > nheld)
+	if (count > held)
 	{
 		if (updated)
-		{
-			members[count].xid = HeapTupleHeaderGetUpdateXid(htup);
-			members[count++].status = (htup->t_infomask2 & HEAP_KEYS_UPDATED) ?
-				MultiXactStatusUpdate : MultiXactStatusNoKeyUpdate;
-		}
-		else
-		{
-			change.flags = MIP_XMAX_SET_CTID | MIP_XMAX_CLEAR_HOT;
-			change.ctid = *tid;
-		}
-		change.offnum = ItemPointerGetOffsetNumber(tid);
-		mip_xmax_of(&change, members, count);
-		mip_set_xmax(rel, p.buffer, p.vmbuffer, &change);
+			members[count++] = update;
+		mip_set_members(rel, tid, &pinned, members, count);
 	}
-	mip_unpin_version(&p);
+	mip_unpin_version(&pinned);
 	pfree(members);
+	if (more)
+		*tid = header.ctid;
+	return more;
 }
 
 static void
@@ -174,31 +121,24 @@ carry_lockers(Relation rel, const MipLink *link,
 			  const MultiXactMember *lockers, int n)
 {
 	ItemPointerData tid = link->version;
-	bool		more = ItemPointerIsValid(&tid);
 
-	while (more)
-	{
-		ItemPointerData next;
-
-		add_lockers(rel, &tid, lockers, n, &more, &next);
-		tid = next;
-	}
+	while (add_lockers(rel, &tid, lockers, n))
+		;
 }
 
-/* The base version's new xmax: the winner's update beside the lockers. */
+/*
+ * The base version's new xmax: the winner's update beside the lockers, which
+ * have room for it.
+ */
 static MipXmaxChange
 handed_over_xmax(const MipLink *link, MultiXactMember *lockers, int n)
 {
 	MipXmaxChange change = {0};
-	MultiXactMember *members = palloc(sizeof(MultiXactMember) * (n + 1));
 
-	if (n > 0)
-		memcpy(members, lockers, sizeof(MultiXactMember) * n);
-	members[n].xid = link->xmax;
-	members[n].status = (link->flags & MIP_LINK_KEYS) ?
+	lockers[n].xid = link->xmax;
+	lockers[n].status = (link->flags & MIP_LINK_KEYS) ?
 		MultiXactStatusUpdate : MultiXactStatusNoKeyUpdate;
-	mip_xmax_of(&change, members, n + 1);
-	pfree(members);
+	mip_xmax_of(&change, lockers, n + 1);
 	change.offnum = ItemPointerGetOffsetNumber(&link->base);
 	change.updater = link->xmax;
 	change.cid = link->cid;
@@ -213,42 +153,45 @@ handed_over_xmax(const MipLink *link, MultiXactMember *lockers, int n)
 	return change;
 }
 
-/* False if that has been done before. */
+/*
+ * False if that has been done before. Key share lockers are entered in the later
+ * versions first, with this one unlocked; so look again whether they are all.
+ * (Other locks conflict with any update, and those of siblings do not matter any
+ * more.)
+ */
 static bool
 hand_over_version(Relation rel, const MipLink *link)
 {
+	ItemPointerData base = link->base;
 	TransactionId carried = InvalidTransactionId;
 
 	for (;;)
 	{
-		ItemPointerData base = link->base;
-		MipPinned	p = mip_pin_version(rel, &base);
-		TransactionId raw = HeapTupleHeaderGetRawXmax(p.htup);
+		MipPinned	pinned = mip_pin_version(rel, &base);
+		MipHeader	header = mip_header(pinned.htup);
 		MultiXactMember *lockers;
 		int			n;
 
-		if (handed_over(p.htup, link))
+		if (handed_over(&header, link))
 		{
-			mip_unpin_version(&p);
+			mip_unpin_version(&pinned);
 			return false;
 		}
-		n = key_share_lockers(p.htup, &lockers);
-		if (n > 0 && ItemPointerIsValid(&link->version) && raw != carried)
-		{
-			/* enter them in the later versions first, then look again */
-			mip_unpin_version(&p);
-			carry_lockers(rel, link, lockers, n);
-			carried = raw;
-			continue;
-		}
-		else
+		n = mip_key_share_lockers(&header, &lockers);
+		if (n == 0 || !ItemPointerIsValid(&link->version) ||
+			TransactionIdEquals(header.xmax, carried))
 		{
 			MipXmaxChange change = handed_over_xmax(link, lockers, n);
 
-			mip_set_xmax(rel, p.buffer, p.vmbuffer, &change);
-			mip_unpin_version(&p);
+			mip_set_xmax(rel, pinned.buffer, pinned.vmbuffer, &change);
+			mip_unpin_version(&pinned);
+			pfree(lockers);
 			return true;
 		}
+		mip_unpin_version(&pinned);
+		carry_lockers(rel, link, lockers, n);
+		carried = header.xmax;
+		pfree(lockers);
 	}
 }
 
@@ -370,16 +313,18 @@ mip_hand_over_begun(const bytea *links)
 {
 	MipLink		link;
 	Relation	rel;
-	MipPinned	p;
+	MipPinned	pinned;
+	MipHeader	header;
 	bool		begun;
 
 	if (mip_links_count(links) == 0)
 		return false;
 	link = mip_links_get(links, 0);
 	rel = open_relation(link.relid);
-	p = mip_pin_version(rel, &link.base);
-	begun = handed_over(p.htup, &link);
-	mip_unpin_version(&p);
+	pinned = mip_pin_version(rel, &link.base);
+	header = mip_header(pinned.htup);
+	mip_unpin_version(&pinned);
+	begun = handed_over(&header, &link);
 	RelationClose(rel);
 	return begun;
 }

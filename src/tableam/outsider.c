@@ -83,7 +83,7 @@ key_locker(const MipHeader *header, bool *spoilt)
 		if (!running)
 			continue;
 		if (members[i].status == MultiXactStatusForUpdate &&
-				 !TransactionIdIsCurrentTransactionId(members[i].xid))
+			!TransactionIdIsCurrentTransactionId(members[i].xid))
 			locker = members[i].xid;
 	}
 	if (members)
@@ -108,9 +108,7 @@ mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 		bool		spoilt;
 
 		if (!mip_read_header(rel, tid, &header, NULL) ||
-			(header.infomask & HEAP_XMAX_INVALID) ||
-			!(header.infomask & HEAP_XMAX_IS_MULTI) ||
-			HEAP_XMAX_IS_LOCKED_ONLY(header.infomask) ||
+			!mip_multixact_updates(header.infomask) ||
 			!(header.infomask2 & HEAP_KEYS_UPDATED))
 			return true;
 		locker = key_locker(&header, &spoilt);

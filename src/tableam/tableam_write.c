@@ -118,8 +118,7 @@ lock_first(MipClaim *claim, CommandId cid, TM_FailureData *tmfd)
 	result = heap_lock_tuple(claim->rel, &tuple, cid, claim->mode, LockWaitSkip,
 							 false, &buffer, tmfd);
 	dead_updater = result == TM_Ok &&
-		(tuple.t_data->t_infomask & HEAP_XMAX_IS_MULTI) != 0 &&
-		!HEAP_XMAX_IS_LOCKED_ONLY(tuple.t_data->t_infomask);
+		mip_multixact_updates(tuple.t_data->t_infomask);
 	ReleaseBuffer(buffer);
 	if (dead_updater)
 		(void) mip_drop_dead_members(claim->rel, &claim->tid);
