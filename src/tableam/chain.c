@@ -83,7 +83,8 @@ static TM_Result
 lock_later(Relation rel, ItemPointer tid, LockWaitPolicy policy, ChainLink *link)
 {
 	MipClaim	claim;
-	bool		replaced;
+	bool		replaced,
+				joined;
 
 	do
 	{
@@ -91,8 +92,9 @@ lock_later(Relation rel, ItemPointer tid, LockWaitPolicy policy, ChainLink *link
 					   XLTW_LockUpdated))
 			return TM_WouldBlock;
 		replaced = claim.verdict == MIP_REPLACED;
-	} while (!replaced && !mip_join(&claim));
-	mip_release(&claim);
+		joined = !replaced && mip_join(&claim);
+		mip_release(&claim);
+	} while (!replaced && !joined);
 	if (!read_link(rel, tid, link))
 		elog(ERROR, "pg_mip: a version that is pinned is gone");
 	if (!replaced || !link->keys)

@@ -15,7 +15,8 @@
  * for an outsider. An outsider can still slip in, so heap is told not to wait:
  * it gives up, and the claim is made again. (Its update and delete cannot be
  * told so of a version that already carries locks; there the row is locked
- * first: see lock_first in tableam_write.c.)
+ * first: see lock_first in tableam_write.c.) The loop of claiming until something
+ * has been done is there, too: write_version.
  *
  * An instance with siblings never queues for heap's tuple lock: see queue.c.
  *
@@ -177,12 +178,15 @@ lock_mutex(MipClaim *claim)
 	tag->locktag_type = LOCKTAG_USERLOCK;
 	tag->locktag_lockmethodid = DEFAULT_LOCKMETHOD;
 	(void) LockAcquire(tag, ExclusiveLock, false, false);
+	claim->held = true;
 }
 
 static void
 unlock_mutex(MipClaim *claim)
 {
-	LockRelease(&claim->mutex, ExclusiveLock, false);
+	if (claim->held)
+		LockRelease(&claim->mutex, ExclusiveLock, false);
+	claim->held = false;
 }
 
 static void
@@ -239,7 +243,7 @@ mip_claim(MipClaim *claim, Relation rel, ItemPointer tid, LockTupleMode mode,
 	claim->rel = rel;
 	claim->tid = *tid;
 	claim->mode = mode;
-	claim->queued = false;
+	claim->held = claim->queued = false;
 
 	for (;;)
 	{
@@ -317,7 +321,5 @@ mip_join(MipClaim *claim)
 	}
 	mip_unpin_version(&pinned);
 	pfree(members);
-	if (!valid)
-		mip_release(claim);
 	return valid;
 }

@@ -25,8 +25,7 @@ typedef enum MipVerdict
 
 /*
  * mip_claim's promise to its caller until mip_release: no sibling touches
- * this version, and `verdict` for `mode` is not MIP_WAIT. If the claim failed
- * (NOWAIT is an error; SKIP LOCKED gives TM_WouldBlock) nothing is held.
+ * this version, and `verdict` for `mode` is not MIP_WAIT.
  */
 typedef struct MipClaim
 {
@@ -37,24 +36,27 @@ typedef struct MipClaim
 	bool		used;			/* somebody who runs is in xmax; maybe we */
 	bool		exclusive;		/* we have locked it FOR UPDATE already */
 	LOCKTAG		mutex;
+	bool		held;			/* the mutex is */
 	bool		queued;			/* heap's tuple lock is held */
 	LOCKMODE	queue_mode;
 } MipClaim;
 
 /*
- * Computes the lock mode that replacing the version by `slot` needs, when a
- * claim turns out to need it; used by updates.
+ * False, and nothing is held: somebody is in the way, and the policy is to skip.
+ * An update gives the strongest mode and its new version: if somebody uses the
+ * version, that says which mode it needs.
  */
 extern bool mip_claim(MipClaim *claim, Relation rel, ItemPointer tid,
 					  LockTupleMode mode, TupleTableSlot *update,
 					  LockWaitPolicy policy, XLTW_Oper oper);
+
+/* May be called again. */
 extern void mip_release(MipClaim *claim);
 
 /*
  * Adds this transaction to the version's lockers (a lock-only multixact
- * member beside a sibling's update). To be called under a claim with a verdict
- * other than MIP_REPLACED. False if the header has changed so that the claim
- * has to be made again (it is released).
+ * member beside a sibling's update). False if the version has been replaced, or
+ * if an outsider has come in: then the claim has to be made again.
  */
 extern bool mip_join(MipClaim *claim);
 

@@ -6,7 +6,8 @@
  * Each claims the version first (claim.c). Where nothing of a sibling is in
  * the way heap's callback runs as it is. Else the base version's header gets
  * this transaction as one more locker, so that outsiders wait for us too, and
- * the change itself goes into the overlay.
+ * the change itself goes into the overlay. That is the same for all three, and
+ * in one place: write_version.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,6 +37,134 @@
 #include "tableam/overlay.h"
 #include "tableam/tableam.h"
 
+/* ---- claim, change, and again if somebody has come in ---- */
+
+/*
+ * What a callback is to do to a version, and its two ways of doing it, under a
+ * claim: TM_WouldBlock from them means that it has to be made again.
+ */
+typedef struct Write
+{
+	Relation	rel;
+	ItemPointer tid;
+	LockTupleMode mode;			/* of updates: the strongest; see lockmode */
+	LockWaitPolicy policy;
+	XLTW_Oper	oper;
+	TM_Result	(*by_heap) (struct Write *w, MipClaim *claim);
+	TM_Result	(*beside_siblings) (struct Write *w, MipClaim *claim);
+
+	/* arguments of the callback */
+	CommandId	cid;
+	Snapshot	snapshot;
+	TM_FailureData *tmfd;
+	Snapshot	crosscheck;		/* updates, deletes */
+	TupleTableSlot *update;		/* updates: the new version */
+	MipUpdateIndexes *update_indexes;
+	bool		changing_part;	/* deletes */
+	TupleTableSlot *locked;		/* locks: for the version */
+	uint8		flags;
+
+	LockTupleMode lockmode;		/* out: the mode that was needed */
+} Write;
+
+/* A base version that our own overlay replaced: what heap says of such. */
+static TM_Result
+self_modified(MipOverlayEntry *entry, CommandId cid, TM_FailureData *tmfd)
+{
+	if (entry->link.cid < cid)
+		return TM_Invisible;
+	tmfd->ctid = ItemPointerIsValid(&entry->link.version) ?
+		entry->link.version : entry->link.base;
+	tmfd->xmax = entry->link.xmax;
+	tmfd->cmax = entry->link.cid;
+	return TM_SelfModified;
+}
+
+static TM_Result
+write_version(Write *w)
+{
+	MipOverlayEntry *entry = mip_overlay_find(w->rel, w->tid);
+	MipClaim	claim;
+	TM_Result	result;
+
+	if (entry)
+		return self_modified(entry, w->cid, w->tmfd);
+	do
+	{
+		if (!mip_claim(&claim, w->rel, w->tid, w->mode, w->update, w->policy, w->oper))
+			return TM_WouldBlock;
+		w->lockmode = claim.mode;
+		if (claim.verdict == MIP_OVERLAP)
+			result = w->beside_siblings(w, &claim);
+		/* a key share lock can be had beside an update that has left the key alone */
+		else if (claim.verdict == MIP_REPLACED && w->mode != LockTupleKeyShare)
+			result = mip_update_committed(w->rel, w->tid, w->tmfd);
+		else
+			result = w->by_heap(w, &claim);
+		mip_release(&claim);
+	} while (result == TM_WouldBlock ||
+			 (result == TM_BeingModified && w->policy == LockWaitBlock));
+	return result;
+}
+
+/* ---- before heap's code, or the overlay's, changes a version ---- */
+
+/*
+ * Heap would have waited where the claim has found nobody to wait for. If an
+ * update of the version has committed, it would have waited for lockers that do
+ * not matter any more; that result is known. Else either somebody has come in,
+ * and the next claim will find him. Or the header says of members that have
+ * ended that they are in the way: then heap stands in line, and with an
+ * outsider at its head that waits for a sibling there would be no end.
+ */
+static TM_Result
+would_block(const Write *w)
+{
+	TM_Result	result = mip_update_committed(w->rel, w->tid, w->tmfd);
+
+	if (result != TM_Ok)
+		return result;
+	(void) mip_drop_dead_members(w->rel, w->tid);
+	return TM_WouldBlock;
+}
+
+/*
+ * Heap's update and delete wait for whom they find in xmax, or if told not to
+ * wait, give up without a look whether they conflict. So where somebody is
+ * there who does not, we lock the row first, without waiting: then nobody who
+ * does can come any more. If that is not TM_Ok, the claim has to be made again
+ * (TM_WouldBlock), or the change has failed.
+ *
+ * If we have that lock already, beside a sibling's update that is dead now,
+ * heap would lock the old version with a multixact that still has the update
+ * in it, and an assertion objects.
+ */
+static TM_Result
+lock_first(const Write *w, const MipClaim *claim)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_Result	result;
+	bool		dead_updater;
+
+	if (!claim->used)
+		return TM_Ok;
+	tuple.t_self = *w->tid;
+	result = heap_lock_tuple(w->rel, &tuple, w->cid, claim->mode, LockWaitSkip,
+							 false, &buffer, w->tmfd);
+	dead_updater = result == TM_Ok &&
+		mip_multixact_updates(tuple.t_data->t_infomask);
+	ReleaseBuffer(buffer);
+	if (dead_updater)
+		(void) mip_drop_dead_members(w->rel, w->tid);
+	if (result == TM_WouldBlock)
+		result = would_block(w);
+	/* what we have changed ourselves heap's own code is to judge */
+	if (result != TM_WouldBlock && result != TM_Updated && result != TM_Deleted)
+		return TM_Ok;
+	return result;
+}
+
 /*
  * Serializable isolation would miss the conflicts on the base version. What
  * heap logs of tables that output plugins use as catalogs nobody else can.
@@ -60,7 +189,7 @@ check_may_overlay(Relation rel)
 /*
  * The hand-over will delete the replaced version's out-of-line values, so as
  * the table itself their table must not be rewritten until then. False: it
- * had to be waited for, and the claim is given up.
+ * had to be waited for, and nothing is claimed any more.
  */
 static bool
 lock_values(MipClaim *claim)
@@ -72,87 +201,6 @@ lock_values(MipClaim *claim)
 	mip_release(claim);
 	LockRelationOid(toast, RowExclusiveLock);
 	return false;
-}
-
-/*
- * Heap would have waited where the claim has found nobody to wait for. If an
- * update of the version has committed, it would have waited for lockers that do
- * not matter any more; that result is known. Else either somebody has come in,
- * and the next claim will find him. Or the header says of members that have
- * ended that they are in the way: then heap stands in line, and with an
- * outsider at its head that waits for a sibling there would be no end.
- */
-static TM_Result
-would_block(Relation rel, ItemPointer tid, TM_FailureData *tmfd)
-{
-	TM_Result	result = mip_update_committed(rel, tid, tmfd);
-
-	if (result != TM_Ok)
-		return result;
-	(void) mip_drop_dead_members(rel, tid);
-	return TM_WouldBlock;
-}
-
-/*
- * Heap's update and delete wait for whom they find in xmax, or if told not to
- * wait, give up without a look whether they conflict. So where somebody is
- * there who does not, we lock the row first, without waiting: then nobody who
- * does can come any more. If that is not TM_Ok, the claim is given up:
- * TM_WouldBlock if it has to be made again, else the change has failed.
- *
- * If we have that lock already, beside a sibling's update that is dead now,
- * heap would lock the old version with a multixact that still has the update
- * in it, and an assertion objects.
- */
-static TM_Result
-lock_first(MipClaim *claim, CommandId cid, TM_FailureData *tmfd)
-{
-	HeapTupleData tuple;
-	Buffer		buffer;
-	TM_Result	result;
-	bool		dead_updater;
-
-	if (!claim->used)
-		return TM_Ok;
-	tuple.t_self = claim->tid;
-	result = heap_lock_tuple(claim->rel, &tuple, cid, claim->mode, LockWaitSkip,
-							 false, &buffer, tmfd);
-	dead_updater = result == TM_Ok &&
-		mip_multixact_updates(tuple.t_data->t_infomask);
-	ReleaseBuffer(buffer);
-	if (dead_updater)
-		(void) mip_drop_dead_members(claim->rel, &claim->tid);
-	if (result == TM_WouldBlock)
-		result = would_block(claim->rel, &claim->tid, tmfd);
-	/* what we have changed ourselves heap's own code is to judge */
-	if (result != TM_WouldBlock && result != TM_Updated && result != TM_Deleted)
-		return TM_Ok;
-	mip_release(claim);
-	return result;
-}
-
-/* What to tell heap's update then; an assertion objects to not waiting at all. */
-static bool
-update_may_wait(const MipClaim *claim)
-{
-#ifdef USE_ASSERT_CHECKING
-	return true;
-#else
-	return claim->used;
-#endif
-}
-
-/* A base version that our own overlay replaced: what heap says of such. */
-static TM_Result
-self_modified(MipOverlayEntry *entry, CommandId cid, TM_FailureData *tmfd)
-{
-	if (entry->link.cid < cid)
-		return TM_Invisible;
-	tmfd->ctid = ItemPointerIsValid(&entry->link.version) ?
-		entry->link.version : entry->link.base;
-	tmfd->xmax = entry->link.xmax;
-	tmfd->cmax = entry->link.cid;
-	return TM_SelfModified;
 }
 
 /* Does `crosscheck` (foreign keys at REPEATABLE READ) see this version? */
@@ -168,6 +216,23 @@ crosscheck_sees(Relation rel, ItemPointer tid, Snapshot crosscheck)
 }
 
 /*
+ * Only siblings are in the way: enters us among the base version's lockers, for
+ * the change to go into the overlay. If that is not TM_Ok, the claim has to be
+ * made again (TM_WouldBlock), or the change has failed.
+ */
+static TM_Result
+begin_overlay(const Write *w, MipClaim *claim)
+{
+	check_may_overlay(w->rel);
+	if (!lock_values(claim))
+		return TM_WouldBlock;
+	if (w->crosscheck != InvalidSnapshot &&
+		!crosscheck_sees(w->rel, w->tid, w->crosscheck))
+		return TM_Updated;
+	return mip_join(claim) ? TM_Ok : TM_WouldBlock;
+}
+
+/*
  * We have changed the key of, deleted, or locked for such, a version that
  * stands for a base version in the overlay. Outsiders that hold a key share
  * lock can only have it on the base: the same done to the base would have
@@ -180,6 +245,7 @@ strengthen_base(Relation rel, ItemPointer version, LockWaitPolicy policy,
 	MipOverlayEntry *entry = mip_overlay_base_of(rel, version);
 	ItemPointerData base;
 	MipClaim	claim;
+	bool		joined;
 
 	if (entry == NULL)
 		return true;
@@ -188,42 +254,40 @@ strengthen_base(Relation rel, ItemPointer version, LockWaitPolicy policy,
 	{
 		if (!mip_claim(&claim, rel, &base, LockTupleExclusive, NULL, policy, oper))
 			return false;
-	} while (!mip_join(&claim));
-	mip_release(&claim);
+		joined = mip_join(&claim);
+		mip_release(&claim);
+	} while (!joined);
 	return true;
 }
 
-/*
- * Only siblings are in the way: enters us among the base version's lockers, for
- * the change to go into the overlay. If that is not TM_Ok, the claim is given
- * up: TM_WouldBlock if it has to be made again, else the change has failed.
- */
+/* ---- delete ---- */
+
 static TM_Result
-begin_overlay(MipClaim *claim, Snapshot crosscheck)
+delete_by_heap(Write *w, MipClaim *claim)
 {
-	check_may_overlay(claim->rel);
-	if (!lock_values(claim))
-		return TM_WouldBlock;
-	if (crosscheck != InvalidSnapshot &&
-		!crosscheck_sees(claim->rel, &claim->tid, crosscheck))
-	{
-		mip_release(claim);
-		return TM_Updated;
-	}
-	return mip_join(claim) ? TM_Ok : TM_WouldBlock;
+	TM_Result	result = lock_first(w, claim);
+
+	if (result != TM_Ok)
+		return result;
+	return mip_heap()->tuple_delete(w->rel, w->tid, w->cid, w->snapshot,
+									w->crosscheck, claim->used, w->tmfd,
+									w->changing_part);
 }
 
 static TM_Result
-overlay_delete(MipClaim *claim, CommandId cid, bool changing_part)
+delete_beside_siblings(Write *w, MipClaim *claim)
 {
 	uint32		flags = MIP_LINK_DELETE | MIP_LINK_KEYS;
+	TM_Result	result = begin_overlay(w, claim);
 
-	if (changing_part)
+	if (result != TM_Ok)
+		return result;
+	if (w->changing_part)
 		flags |= MIP_LINK_MOVED;
-	if (RelationIsLogicallyLogged(claim->rel))
-		mip_logical_delete(claim->rel, &claim->tid, changing_part);
-	mip_overlay_add(claim->rel, &claim->tid, NULL, cid, flags);
-	pgstat_count_heap_delete(claim->rel);
+	if (RelationIsLogicallyLogged(w->rel))
+		mip_logical_delete(w->rel, w->tid, w->changing_part);
+	mip_overlay_add(w->rel, w->tid, NULL, w->cid, flags);
+	pgstat_count_heap_delete(w->rel);
 	return TM_Ok;
 }
 
@@ -232,51 +296,25 @@ mip_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
 				 Snapshot snapshot, Snapshot crosscheck, bool wait,
 				 TM_FailureData *tmfd, bool changing_part)
 {
-	MipClaim	claim;
-	MipOverlayEntry *entry;
+	Write		w = {
+		.rel = rel, .tid = tid, .mode = LockTupleExclusive,
+		.policy = wait ? LockWaitBlock : LockWaitSkip, .oper = XLTW_Delete,
+		.by_heap = delete_by_heap, .beside_siblings = delete_beside_siblings,
+		.cid = cid, .snapshot = snapshot, .crosscheck = crosscheck, .tmfd = tmfd,
+		.changing_part = changing_part,
+	};
 	TM_Result	result;
 
 	if (!mip_in_transaction())
 		return mip_heap()->tuple_delete(rel, tid, cid, snapshot, crosscheck,
 										wait, tmfd, changing_part);
-	if ((entry = mip_overlay_find(rel, tid)) != NULL)
-		return self_modified(entry, cid, tmfd);
-	for (;;)
-	{
-		if (!mip_claim(&claim, rel, tid, LockTupleExclusive, NULL,
-					   wait ? LockWaitBlock : LockWaitSkip, XLTW_Delete))
-			return TM_BeingModified;
-		if (claim.verdict == MIP_REPLACED)
-		{
-			mip_release(&claim);
-			return mip_update_committed(rel, tid, tmfd);
-		}
-		if (claim.verdict == MIP_CLEAR)
-		{
-			result = lock_first(&claim, cid, tmfd);
-			if (result == TM_WouldBlock)
-				continue;
-			if (result != TM_Ok)
-				return result;
-			result = mip_heap()->tuple_delete(rel, tid, cid, snapshot, crosscheck,
-											  claim.used, tmfd, changing_part);
-			mip_release(&claim);
-			if (result == TM_BeingModified && wait)
-				continue;
-			if (result == TM_Ok)
-				(void) strengthen_base(rel, tid, LockWaitBlock, XLTW_Delete);
-			return result;
-		}
-		result = begin_overlay(&claim, crosscheck);
-		if (result == TM_Ok)
-			break;
-		if (result != TM_WouldBlock)
-			return result;
-	}
-	result = overlay_delete(&claim, cid, changing_part);
-	mip_release(&claim);
-	return result;
+	result = write_version(&w);
+	if (result == TM_Ok)
+		(void) strengthen_base(rel, tid, LockWaitBlock, XLTW_Delete);
+	return result == TM_WouldBlock ? TM_BeingModified : result;
 }
+
+/* ---- update ---- */
 
 /*
  * Heap's update. Beside a running locker that of older minor releases (15.18;
@@ -284,20 +322,57 @@ mip_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
  * of its abort, for committed.
  */
 static TM_Result
-update_by_heap(Relation rel, ItemPointer otid, TupleTableSlot *slot,
-			   CommandId cid, Snapshot snapshot, Snapshot crosscheck,
-			   bool wait, TM_FailureData *tmfd, LockTupleMode *lockmode,
-			   MipUpdateIndexes *update_indexes)
+heaps_update(Write *w, bool wait)
 {
 	TM_Result	result;
 
 	do
-		result = mip_heap()->tuple_update(rel, otid, slot, cid, snapshot,
-										  crosscheck, wait, tmfd, lockmode,
-										  update_indexes);
-	while (result == TM_Updated && !TransactionIdDidCommit(tmfd->xmax) &&
-		   mip_drop_dead_members(rel, otid));
+		result = mip_heap()->tuple_update(w->rel, w->tid, w->update, w->cid,
+										  w->snapshot, w->crosscheck, wait,
+										  w->tmfd, &w->lockmode, w->update_indexes);
+	while (result == TM_Updated && !TransactionIdDidCommit(w->tmfd->xmax) &&
+		   mip_drop_dead_members(w->rel, w->tid));
 	return result;
+}
+
+/* What to tell it of waiting where nobody is to be waited for; an assertion objects to not waiting at all. */
+static bool
+update_may_wait(const MipClaim *claim)
+{
+#ifdef USE_ASSERT_CHECKING
+	return true;
+#else
+	return claim->used;
+#endif
+}
+
+static TM_Result
+update_by_heap(Write *w, MipClaim *claim)
+{
+	TM_Result	result = lock_first(w, claim);
+
+	if (result == TM_Ok)
+		result = heaps_update(w, update_may_wait(claim));
+	if (result == TM_Ok)
+		mip_overlay_follow(w->rel, w->tid, &w->update->tts_tid);
+	return result;
+}
+
+static TM_Result
+update_beside_siblings(Write *w, MipClaim *claim)
+{
+	ItemPointer version = &w->update->tts_tid;
+	bool		keys = claim->mode == LockTupleExclusive || claim->exclusive;
+	TM_Result	result = begin_overlay(w, claim);
+
+	if (result != TM_Ok)
+		return result;
+	mip_insert_version(w->rel, w->tid, w->update, w->cid);
+	mip_pgstat_count_heap_update(w->rel, ItemPointerGetBlockNumber(w->tid) !=
+								 ItemPointerGetBlockNumber(version));
+	mip_overlay_add(w->rel, w->tid, version, w->cid, keys ? MIP_LINK_KEYS : 0);
+	*w->update_indexes = MIP_UPDATE_ALL_INDEXES;
+	return TM_Ok;
 }
 
 static TM_Result
@@ -306,67 +381,24 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 				 bool wait, TM_FailureData *tmfd, LockTupleMode *lockmode,
 				 MipUpdateIndexes *update_indexes)
 {
-	MipClaim	claim;
-	MipOverlayEntry *entry;
-	TM_Result	result;
 	ItemPointerData base = *otid;
+	Write		w = {
+		.rel = rel, .tid = &base, .mode = LockTupleExclusive,
+		.policy = wait ? LockWaitBlock : LockWaitSkip, .oper = XLTW_Update,
+		.by_heap = update_by_heap, .beside_siblings = update_beside_siblings,
+		.cid = cid, .snapshot = snapshot, .crosscheck = crosscheck, .tmfd = tmfd,
+		.update = slot, .update_indexes = update_indexes,
+	};
+	TM_Result	result;
 
-	if (!mip_in_transaction())
-		return update_by_heap(rel, otid, slot, cid, snapshot, crosscheck, wait,
-							  tmfd, lockmode, update_indexes);
-	if ((entry = mip_overlay_find(rel, &base)) != NULL)
-		return self_modified(entry, cid, tmfd);
-	for (;;)
-	{
-		if (!mip_claim(&claim, rel, &base, LockTupleExclusive, slot,
-					   wait ? LockWaitBlock : LockWaitSkip, XLTW_Update))
-			return TM_BeingModified;
-		if (claim.verdict == MIP_REPLACED)
-		{
-			*lockmode = claim.mode;
-			mip_release(&claim);
-			return mip_update_committed(rel, &base, tmfd);
-		}
-		if (claim.verdict == MIP_CLEAR)
-		{
-			result = lock_first(&claim, cid, tmfd);
-			if (result == TM_WouldBlock)
-				continue;
-			if (result != TM_Ok)
-			{
-				*lockmode = claim.mode;
-				return result;
-			}
-			result = update_by_heap(rel, &base, slot, cid, snapshot, crosscheck,
-									update_may_wait(&claim), tmfd, lockmode,
-									update_indexes);
-			mip_release(&claim);
-			if (result == TM_BeingModified && wait)
-				continue;
-			if (result == TM_Ok)
-			{
-				mip_overlay_follow(rel, &base, &slot->tts_tid);
-				if (*lockmode == LockTupleExclusive)
-					(void) strengthen_base(rel, &base, LockWaitBlock, XLTW_Update);
-			}
-			return result;
-		}
-		result = begin_overlay(&claim, crosscheck);
-		if (result == TM_Ok)
-			break;
-		if (result != TM_WouldBlock)
-			return result;
-	}
-	mip_insert_version(rel, &base, slot, cid);
-	mip_pgstat_count_heap_update(rel, ItemPointerGetBlockNumber(&base) !=
-								 ItemPointerGetBlockNumber(&slot->tts_tid));
-	mip_overlay_add(rel, &base, &slot->tts_tid, cid,
-					claim.mode == LockTupleExclusive || claim.exclusive ? MIP_LINK_KEYS : 0);
-	*lockmode = claim.mode;
-	*update_indexes = MIP_UPDATE_ALL_INDEXES;
-	mip_release(&claim);
-	return TM_Ok;
+	result = mip_in_transaction() ? write_version(&w) : heaps_update(&w, wait);
+	*lockmode = w.lockmode;
+	if (mip_in_transaction() && result == TM_Ok && w.lockmode == LockTupleExclusive)
+		(void) strengthen_base(rel, &base, LockWaitBlock, XLTW_Update);
+	return result == TM_WouldBlock ? TM_BeingModified : result;
 }
+
+/* ---- lock ---- */
 
 /*
  * Heap's lock of one version; never goes on to later ones. Only for key share
@@ -374,128 +406,105 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
  * spoilt again meanwhile, heap takes a running update for a finished one.
  */
 static TM_Result
-lock_by_heap(Relation rel, ItemPointer tid, Snapshot snapshot,
-			 TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
-			 LockWaitPolicy policy, uint8 flags, TM_FailureData *tmfd)
+heaps_lock(Write *w, LockWaitPolicy policy)
 {
+	uint8		flags = w->flags & ~TUPLE_LOCK_FLAG_FIND_LAST_VERSION;
 	TM_Result	result;
-
-	flags &= ~TUPLE_LOCK_FLAG_FIND_LAST_VERSION;
-	do
-	{
-		if (mode == LockTupleKeyShare && !mip_mend_key_share(rel, tid, policy))
-			return TM_WouldBlock;
-		result = mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode,
-										policy, flags, tmfd);
-	} while (result == TM_Updated && TransactionIdIsInProgress(tmfd->xmax));
-	return result;
-}
-
-/* Locks one version in a MIP transaction. */
-static TM_Result
-lock_version(Relation rel, ItemPointer tid, Snapshot snapshot,
-			 TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
-			 LockWaitPolicy policy, uint8 flags, TM_FailureData *tmfd)
-{
-	MipClaim	claim;
-	TM_Result	result;
-	bool		later = mode == LockTupleKeyShare &&
-		(flags & TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS) != 0;
 
 	/*
 	 * Locking later versions as well, heap would wait for siblings there. Only
 	 * a key share lock needs that, beside an update: see chain.c.
 	 */
-	flags &= ~TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS;
-	for (;;)
+	if (mip_in_transaction())
+		flags &= ~TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS;
+	do
 	{
-		if (!mip_claim(&claim, rel, tid, mode, NULL, policy, XLTW_Lock))
+		if (w->mode == LockTupleKeyShare &&
+			!mip_mend_key_share(w->rel, w->tid, policy))
 			return TM_WouldBlock;
-		if (claim.verdict == MIP_REPLACED && mode != LockTupleKeyShare)
-		{
-			mip_release(&claim);
-			return mip_update_committed(rel, tid, tmfd);
-		}
-		if (claim.verdict != MIP_OVERLAP)
-		{
-			result = lock_by_heap(rel, tid, snapshot, slot, cid, mode,
-								  LockWaitSkip, flags, tmfd);
-			mip_release(&claim);
-			if (result == TM_WouldBlock)
-				result = would_block(rel, tid, tmfd);
-			if (result == TM_WouldBlock)
-				continue;
-			if (result == TM_Ok && later)
-				result = mip_lock_later_versions(rel, tid, policy, tmfd);
-			return result;
-		}
-		if (mip_join(&claim))
-			break;
-	}
-	mip_release(&claim);
-	tmfd->traversed = false;
-	if (!mip_heap()->tuple_fetch_row_version(rel, tid, SnapshotAny, slot))
+		result = mip_heap()->tuple_lock(w->rel, w->tid, w->snapshot, w->locked,
+										w->cid, w->mode, policy, flags, w->tmfd);
+	} while (result == TM_Updated && TransactionIdIsInProgress(w->tmfd->xmax));
+	return result;
+}
+
+static TM_Result
+lock_by_heap(Write *w, MipClaim *claim)
+{
+	TM_Result	result = heaps_lock(w, LockWaitSkip);
+
+	return result == TM_WouldBlock ? would_block(w) : result;
+}
+
+static TM_Result
+lock_beside_siblings(Write *w, MipClaim *claim)
+{
+	if (!mip_join(claim))
+		return TM_WouldBlock;
+	if (!mip_heap()->tuple_fetch_row_version(w->rel, w->tid, SnapshotAny, w->locked))
 		elog(ERROR, "pg_mip: a version that was just locked is gone");
 	return TM_Ok;
 }
 
-/*
- * An outsider's lock. Heap's own way to a row's latest version would come upon
- * spoilt headers, too.
- */
 static TM_Result
-lock_outside(Relation rel, ItemPointer tid, Snapshot snapshot,
-			 TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
-			 LockWaitPolicy policy, uint8 flags, TM_FailureData *tmfd)
+lock_version(Write *w)
+{
+	TM_Result	result = write_version(w);
+
+	if (result == TM_Ok && w->mode == LockTupleKeyShare &&
+		(w->flags & TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS))
+		result = mip_lock_later_versions(w->rel, w->tid, w->policy, w->tmfd);
+	return result;
+}
+
+/* An outsider's. */
+static TM_Result
+lock_version_outside(Write *w)
+{
+	return heaps_lock(w, w->policy);
+}
+
+/* Locks a version or, where that is asked for, the row's latest one. */
+static TM_Result
+lock_row(Write *w, TM_Result (*lock_one) (Write *w))
 {
 	bool		traversed = false;
 	TM_Result	result;
 
-	if (mode != LockTupleKeyShare)
-		return mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode,
-									  policy, flags, tmfd);
-	for (;;)
+	while ((result = lock_one(w)) == TM_Updated &&
+		   (w->flags & TUPLE_LOCK_FLAG_FIND_LAST_VERSION))
 	{
-		result = lock_by_heap(rel, tid, snapshot, slot, cid, mode, policy,
-							  flags, tmfd);
-		if (result != TM_Updated || !(flags & TUPLE_LOCK_FLAG_FIND_LAST_VERSION))
-			break;
 		traversed = true;
-		result = mip_next_version(rel, tid, cid, tmfd);
+		result = mip_next_version(w->rel, w->tid, w->cid, w->tmfd);
 		if (result != TM_Ok)
 			break;
 	}
-	tmfd->traversed = traversed;
+	w->tmfd->traversed = traversed;
 	return result;
 }
 
+/*
+ * Outsiders need what is ours for a key share lock only: heap's own way to a
+ * row's latest version would come upon spoilt headers, too.
+ */
 static TM_Result
 mip_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 			   TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
 			   LockWaitPolicy policy, uint8 flags, TM_FailureData *tmfd)
 {
-	MipOverlayEntry *entry;
-	bool		traversed = false;
+	Write		w = {
+		.rel = rel, .tid = tid, .mode = mode, .policy = policy, .oper = XLTW_Lock,
+		.by_heap = lock_by_heap, .beside_siblings = lock_beside_siblings,
+		.cid = cid, .snapshot = snapshot, .tmfd = tmfd, .locked = slot,
+		.flags = flags,
+	};
 	TM_Result	result;
 
 	if (!mip_in_transaction())
-		return lock_outside(rel, tid, snapshot, slot, cid, mode, policy, flags,
-							tmfd);
-	tmfd->traversed = false;
-	if ((entry = mip_overlay_find(rel, tid)) != NULL)
-		return self_modified(entry, cid, tmfd);
-	for (;;)
-	{
-		result = lock_version(rel, tid, snapshot, slot, cid, mode, policy,
-							  flags, tmfd);
-		if (result != TM_Updated || !(flags & TUPLE_LOCK_FLAG_FIND_LAST_VERSION))
-			break;
-		traversed = true;
-		result = mip_next_version(rel, tid, cid, tmfd);
-		if (result != TM_Ok)
-			break;
-	}
-	tmfd->traversed = traversed;
+		return mode == LockTupleKeyShare ? lock_row(&w, lock_version_outside) :
+			mip_heap()->tuple_lock(rel, tid, snapshot, slot, cid, mode, policy,
+								   flags, tmfd);
+	result = lock_row(&w, lock_version);
 	if (result == TM_Ok && mode == LockTupleExclusive &&
 		!strengthen_base(rel, tid, policy, XLTW_Lock))
 		return TM_WouldBlock;
