@@ -46,7 +46,7 @@
 #include "heap/version.h"
 #include "heap/wal.h"
 #include "tableam/handover.h"
-#include "tableam/overlay.h"
+#include "tableam/link.h"
 
 static Relation
 open_relation(Oid relid)

@@ -14,21 +14,7 @@
 #include "utils/rel.h"
 #include "utils/snapshot.h"
 
-/* flags of a link */
-#define MIP_LINK_DELETE		0x01	/* base version deleted: no new version */
-#define MIP_LINK_MOVED		0x02	/* ... because the row changed partition */
-#define MIP_LINK_KEYS		0x04	/* key columns changed (or row deleted) */
-
-/* One link, as it is stored with the MIPT entry. */
-typedef struct MipLink
-{
-	Oid			relid;
-	TransactionId xmax;			/* the writing (sub)transaction */
-	ItemPointerData base;
-	ItemPointerData version;	/* invalid for a delete */
-	CommandId	cid;			/* command that wrote it */
-	uint32		flags;
-} MipLink;
+#include "tableam/link.h"
 
 /* Hashed as bytes: no padding, please. */
 typedef struct MipOverlayKey
@@ -68,21 +54,5 @@ extern void mip_overlay_at_eoxact(void);
 
 /* All links as they are stored; NULL if there are none. */
 extern bytea *mip_overlay_links(void);
-
-static inline int
-mip_links_count(const bytea *links)
-{
-	return links ? VARSIZE_ANY_EXHDR(links) / sizeof(MipLink) : 0;
-}
-
-/* `links` must not be toasted; copies because of alignment. */
-static inline MipLink
-mip_links_get(const bytea *links, int i)
-{
-	MipLink		link;
-
-	memcpy(&link, VARDATA_ANY(links) + i * sizeof(MipLink), sizeof(MipLink));
-	return link;
-}
 
 #endif							/* MIP_OVERLAY_H */
