@@ -140,12 +140,12 @@ mip_lock_later_versions(Relation rel, ItemPointer tid, LockWaitPolicy policy,
 static bool
 replaced_by_us(Relation rel, ItemPointer tid, ChainLink *link)
 {
-	MipOverlayEntry *entry = mip_overlay_find(rel, tid);
+	const MipLink *overlaid = mip_overlay_find(rel, tid);
 
-	if (entry)
+	if (overlaid)
 	{
-		link->updater = entry->link.xmax;
-		link->next = entry->link.version;
+		link->updater = overlaid->xmax;
+		link->next = overlaid->version;
 	}
 	return TransactionIdIsCurrentTransactionId(link->updater);
 }

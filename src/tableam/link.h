@@ -8,6 +8,7 @@
 #ifndef MIP_LINK_H
 #define MIP_LINK_H
 
+#include "access/htup_details.h"
 #include "storage/itemptr.h"
 
 /* flags of a link */

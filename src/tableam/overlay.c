@@ -3,8 +3,9 @@
  * overlay.c
  *	  The overlay's book-keeping. Nothing here touches a page.
  *
- * Two hashes in TopTransactionContext: base version -> entry, and version ->
- * base for each version that descends from a base through our own updates.
+ * Two hashes in TopTransactionContext: base version -> change (changes.c), and
+ * version -> base for each version that descends from a base through our own
+ * updates.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,29 +17,41 @@
 #include "utils/rel.h"
 
 #include "family/current.h"
+#include "tableam/changes.h"
 #include "tableam/overlay.h"
 
-typedef struct MipDescendant
+/* Hashed as bytes: no padding, please. */
+typedef struct VersionKey
 {
-	MipOverlayKey key;			/* of the version */
-	MipOverlayKey base;
+	Oid			relid;
+	BlockNumber block;
+	uint32		offset;
+} VersionKey;
+
+typedef struct Replaced
+{
+	VersionKey	key;			/* of the base version */
+	int64		change;			/* its number */
+} Replaced;
+
+typedef struct Descendant
+{
+	VersionKey	key;			/* of the version */
+	VersionKey	base;
 	TransactionId xmin;			/* of the version: a place may be used again */
-} MipDescendant;
+} Descendant;
 
 static HTAB *overlay;
 static HTAB *descendants;
 
 static void (*before_first) (void);
 
-/* All entries, the newest subtransaction's first. */
-static dlist_head entries;
-
-static MipOverlayKey
-overlay_key(Relation rel, ItemPointer tid)
+static VersionKey
+version_key(Oid relid, const ItemPointerData *tid)
 {
-	MipOverlayKey key;
+	VersionKey	key;
 
-	key.relid = RelationGetRelid(rel);
+	key.relid = relid;
 	key.block = ItemPointerGetBlockNumber(tid);
 	key.offset = ItemPointerGetOffsetNumber(tid);
 	return key;
@@ -49,7 +62,7 @@ create_hash(const char *name, Size entrysize)
 {
 	HASHCTL		ctl;
 
-	ctl.keysize = sizeof(MipOverlayKey);
+	ctl.keysize = sizeof(VersionKey);
 	ctl.entrysize = entrysize;
 	ctl.hcxt = TopTransactionContext;
 	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
@@ -67,78 +80,81 @@ mip_overlay_exists(void)
 	return overlay != NULL;
 }
 
-MipOverlayEntry *
+static const MipLink *
+find_link(VersionKey base)
+{
+	Replaced   *replaced = hash_search(overlay, &base, HASH_FIND, NULL);
+
+	return replaced ? &mip_changes_get(replaced->change)->link : NULL;
+}
+
+const MipLink *
 mip_overlay_find(Relation rel, ItemPointer base)
 {
-	MipOverlayKey key;
-
-	if (overlay == NULL)
-		return NULL;
-	key = overlay_key(rel, base);
-	return hash_search(overlay, &key, HASH_FIND, NULL);
+	return overlay ? find_link(version_key(RelationGetRelid(rel), base)) : NULL;
 }
 
 static void
-add_descendant(MipOverlayKey version, MipOverlayKey base)
+add_descendant(VersionKey version, VersionKey base)
 {
-	MipDescendant *d = hash_search(descendants, &version, HASH_ENTER, NULL);
+	Descendant *d = hash_search(descendants, &version, HASH_ENTER, NULL);
 
 	d->base = base;
 	d->xmin = GetCurrentTransactionId();
 }
 
 /* NULL if the version is not known, or was a rolled back subtransaction's. */
-static MipDescendant *
+static Descendant *
 find_descendant(Relation rel, ItemPointer version)
 {
-	MipOverlayKey key;
-	MipDescendant *d;
+	VersionKey	key;
+	Descendant *d;
 
 	if (overlay == NULL)
 		return NULL;
-	key = overlay_key(rel, version);
+	key = version_key(RelationGetRelid(rel), version);
 	d = hash_search(descendants, &key, HASH_FIND, NULL);
 	return d && TransactionIdIsCurrentTransactionId(d->xmin) ? d : NULL;
 }
 
-/*
- * Remembers that `version` (NULL: nothing, a delete) replaces `base` from
- * command `cid` on.
- */
+static void
+begin_overlay(void)
+{
+	descendants = create_hash("pg_mip versions", sizeof(Descendant));
+	overlay = create_hash("pg_mip overlay", sizeof(Replaced));
+	mip_mine.inst->overlay = true;
+	if (before_first)
+		before_first();
+}
+
 void
 mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 				CommandId cid, uint32 flags)
 {
-	MipOverlayEntry *entry;
-	MipOverlayKey key;
+	MipLink		link = {
+		.relid = RelationGetRelid(rel),
+		.xmax = GetCurrentTransactionId(),
+		.base = *base,
+		.cid = cid,
+		.flags = flags,
+	};
+	VersionKey	key = version_key(link.relid, base);
+	int64		change;
+	Replaced   *replaced;
 	bool		found PG_USED_FOR_ASSERTS_ONLY;
 
 	if (overlay == NULL)
-	{
-		descendants = create_hash("pg_mip versions", sizeof(MipDescendant));
-		overlay = create_hash("pg_mip overlay", sizeof(MipOverlayEntry));
-		dlist_init(&entries);
-		mip_mine.inst->overlay = true;
-		if (before_first)
-			before_first();
-	}
-	key = overlay_key(rel, base);
-	entry = hash_search(overlay, &key, HASH_ENTER, &found);
-	Assert(!found);
-	dlist_push_head(&entries, &entry->node);
-	entry->link.relid = key.relid;
-	entry->link.xmax = GetCurrentTransactionId();
-	entry->link.base = *base;
-	entry->link.cid = cid;
-	entry->link.flags = flags;
-	entry->subid = GetCurrentSubTransactionId();
+		begin_overlay();
 	if (version)
-	{
-		entry->link.version = *version;
-		add_descendant(overlay_key(rel, version), key);
-	}
+		link.version = *version;
 	else
-		ItemPointerSetInvalid(&entry->link.version);
+		ItemPointerSetInvalid(&link.version);
+	change = mip_changes_append(&link);	/* first: it may fail */
+	replaced = hash_search(overlay, &key, HASH_ENTER, &found);
+	Assert(!found);
+	replaced->change = change;
+	if (version)
+		add_descendant(version_key(link.relid, version), key);
 }
 
 /*
@@ -149,14 +165,14 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 bool
 mip_overlay_hides(Relation rel, ItemPointer tid, Snapshot snapshot)
 {
-	MipOverlayEntry *entry = mip_overlay_find(rel, tid);
+	const MipLink *link = mip_overlay_find(rel, tid);
 
-	if (entry == NULL)
+	if (link == NULL)
 		return false;
 	switch (snapshot->snapshot_type)
 	{
 		case SNAPSHOT_MVCC:
-			return entry->link.cid < snapshot->curcid;
+			return link->cid < snapshot->curcid;
 		case SNAPSHOT_SELF:
 		case SNAPSHOT_DIRTY:
 			return true;
@@ -165,46 +181,36 @@ mip_overlay_hides(Relation rel, ItemPointer tid, Snapshot snapshot)
 	}
 }
 
-MipOverlayEntry *
+const MipLink *
 mip_overlay_base_of(Relation rel, ItemPointer version)
 {
-	MipDescendant *d = find_descendant(rel, version);
+	Descendant *d = find_descendant(rel, version);
 
-	return d ? hash_search(overlay, &d->base, HASH_FIND, NULL) : NULL;
+	return d ? find_link(d->base) : NULL;
 }
 
 void
 mip_overlay_follow(Relation rel, ItemPointer version, ItemPointer next)
 {
-	MipDescendant *d = find_descendant(rel, version);
+	Descendant *d = find_descendant(rel, version);
 
 	if (d)
-		add_descendant(overlay_key(rel, next), d->base);
+		add_descendant(version_key(RelationGetRelid(rel), next), d->base);
 }
 
-/* Entries of a rolled back subtransaction vanish, others go to its parent. */
+static void
+forget(const MipChange *change)
+{
+	VersionKey	key = version_key(change->link.relid, &change->link.base);
+
+	hash_search(overlay, &key, HASH_REMOVE, NULL);
+}
+
 void
 mip_overlay_at_eosubxact(bool commit, SubTransactionId mine,
 						 SubTransactionId parent)
 {
-	dlist_mutable_iter iter;
-
-	if (overlay == NULL)
-		return;
-	dlist_foreach_modify(iter, &entries)
-	{
-		MipOverlayEntry *entry = dlist_container(MipOverlayEntry, node, iter.cur);
-
-		if (entry->subid < mine)
-			break;
-		if (commit)
-			entry->subid = parent;
-		else
-		{
-			dlist_delete(&entry->node);
-			hash_search(overlay, &entry->key, HASH_REMOVE, NULL);
-		}
-	}
+	mip_changes_at_eosubxact(commit, mine, parent, forget);
 }
 
 /* The hashes go with TopTransactionContext. */
@@ -213,17 +219,16 @@ mip_overlay_at_eoxact(void)
 {
 	overlay = NULL;
 	descendants = NULL;
+	mip_changes_at_eoxact();
 }
 
 bytea *
 mip_overlay_links(void)
 {
-	HASH_SEQ_STATUS seq;
-	MipOverlayEntry *entry;
+	int64		n = mip_changes_count();
+	Size		size = VARHDRSZ + mul_size(n, sizeof(MipLink));
 	bytea	   *links;
 	char	   *at;
-	long		n = overlay ? hash_get_num_entries(overlay) : 0;
-	Size		size = VARHDRSZ + mul_size(n, sizeof(MipLink));
 
 	if (n == 0)
 		return NULL;
@@ -235,11 +240,7 @@ mip_overlay_links(void)
 	links = palloc(size);
 	SET_VARSIZE(links, size);
 	at = VARDATA(links);
-	hash_seq_init(&seq, overlay);
-	while ((entry = hash_seq_search(&seq)) != NULL)
-	{
-		memcpy(at, &entry->link, sizeof(MipLink));
-		at += sizeof(MipLink);
-	}
+	for (int64 i = 0; i < n; i++, at += sizeof(MipLink))
+		memcpy(at, &mip_changes_get(i)->link, sizeof(MipLink));
 	return links;
 }

@@ -185,11 +185,11 @@ mip_tuple_get_latest_tid(TableScanDesc scan, ItemPointer tid)
 	mip_heap()->tuple_get_latest_tid(scan, tid);
 	if (mip_in_transaction() && hidden(scan->rs_rd, tid, scan->rs_snapshot))
 	{
-		MipOverlayEntry *entry = mip_overlay_find(scan->rs_rd, tid);
+		const MipLink *link = mip_overlay_find(scan->rs_rd, tid);
 
-		if (ItemPointerIsValid(&entry->link.version))
+		if (ItemPointerIsValid(&link->version))
 		{
-			*tid = entry->link.version;
+			*tid = link->version;
 			mip_heap()->tuple_get_latest_tid(scan, tid);
 		}
 	}

@@ -69,26 +69,25 @@ typedef struct Write
 
 /* A base version that our own overlay replaced: what heap says of such. */
 static TM_Result
-self_modified(MipOverlayEntry *entry, CommandId cid, TM_FailureData *tmfd)
+self_modified(const MipLink *link, CommandId cid, TM_FailureData *tmfd)
 {
-	if (entry->link.cid < cid)
+	if (link->cid < cid)
 		return TM_Invisible;
-	tmfd->ctid = ItemPointerIsValid(&entry->link.version) ?
-		entry->link.version : entry->link.base;
-	tmfd->xmax = entry->link.xmax;
-	tmfd->cmax = entry->link.cid;
+	tmfd->ctid = ItemPointerIsValid(&link->version) ? link->version : link->base;
+	tmfd->xmax = link->xmax;
+	tmfd->cmax = link->cid;
 	return TM_SelfModified;
 }
 
 static TM_Result
 write_version(Write *w)
 {
-	MipOverlayEntry *entry = mip_overlay_find(w->rel, w->tid);
+	const MipLink *link = mip_overlay_find(w->rel, w->tid);
 	MipClaim	claim;
 	TM_Result	result;
 
-	if (entry)
-		return self_modified(entry, w->cid, w->tmfd);
+	if (link)
+		return self_modified(link, w->cid, w->tmfd);
 	do
 	{
 		if (!mip_claim(&claim, w->rel, w->tid, w->mode, w->update, w->policy, w->oper))
@@ -242,14 +241,14 @@ static bool
 strengthen_base(Relation rel, ItemPointer version, LockWaitPolicy policy,
 				XLTW_Oper oper)
 {
-	MipOverlayEntry *entry = mip_overlay_base_of(rel, version);
+	const MipLink *link = mip_overlay_base_of(rel, version);
 	ItemPointerData base;
 	MipClaim	claim;
 	bool		joined;
 
-	if (entry == NULL)
+	if (link == NULL)
 		return true;
-	base = entry->link.base;
+	base = link->base;
 	do
 	{
 		if (!mip_claim(&claim, rel, &base, LockTupleExclusive, NULL, policy, oper))
