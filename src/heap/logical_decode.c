@@ -70,23 +70,29 @@ streaming(ReorderBuffer *buffer)
 	return &((LogicalDecodingContext *) buffer->private_data)->streaming;
 }
 
-/* What was streamed has begun when streaming was on, which it may not be now. */
+/*
+ * Whoever says what of a transaction was streamed insists that streaming is on,
+ * as it was when that began. The buffer's callbacks are called where no new
+ * stream can begin.
+ */
 static void
-abort_streamed(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
+go_on_stream(void (*callback) (ReorderBuffer *, ReorderBufferTXN *, XLogRecPtr),
+			 ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
 	bool		was = *streaming(buffer);
 
-	if (!rbtxn_is_streamed(txn->toptxn ? txn->toptxn : txn))
-		return;
 	*streaming(buffer) = true;
-	stream_abort(buffer, txn, lsn);
+	callback(buffer, txn, lsn);
 	*streaming(buffer) = was;
 }
 
-/*
- * Whoever says what of a transaction was streamed insists that streaming is on.
- * The buffer's callbacks are called where no new stream can begin.
- */
+static void
+abort_streamed(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	if (rbtxn_is_streamed(txn->toptxn ? txn->toptxn : txn))
+		go_on_stream(stream_abort, buffer, txn, lsn);
+}
+
 static void
 go_on_stream_start(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
@@ -104,17 +110,13 @@ go_on_stream_stop(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
 static void
 go_on_stream_prepare(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
-	*streaming(buffer) = true;
-	stream_prepare(buffer, txn, lsn);
-	*streaming(buffer) = false;
+	go_on_stream(stream_prepare, buffer, txn, lsn);
 }
 
 static void
 go_on_stream_commit(ReorderBuffer *buffer, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
-	*streaming(buffer) = true;
-	stream_commit(buffer, txn, lsn);
-	*streaming(buffer) = false;
+	go_on_stream(stream_commit, buffer, txn, lsn);
 }
 
 /* Begins no further streams, and goes on with those that are under way. */
