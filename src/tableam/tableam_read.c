@@ -10,7 +10,8 @@
  *
  * Once a doomed instance's winner has begun its hand-over, versions may
  * appear twice to it. The flag is set before the first header changes, so
- * each callback looks at it after it has seen a page.
+ * each callback looks at it after it has seen a page (page_seen), the writing
+ * ones as well (write_version).
  *
  *-------------------------------------------------------------------------
  */
@@ -27,6 +28,14 @@
 #include "tableam/overlay.h"
 #include "tableam/tableam.h"
 
+/* May be used what was seen there? Else it is an error. */
+static inline void
+page_seen(void)
+{
+	if (mip_in_transaction())
+		mip_check_doomed();
+}
+
 static inline bool
 hidden(Relation rel, ItemPointer tid, Snapshot snapshot)
 {
@@ -37,34 +46,37 @@ hidden(Relation rel, ItemPointer tid, Snapshot snapshot)
 static inline bool
 scan_passes_over(TableScanDesc scan, TupleTableSlot *slot, bool found)
 {
-	if (!mip_in_transaction())
-		return false;
-	mip_check_doomed();
-	return found && hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot);
+	page_seen();
+	return mip_in_transaction() && found &&
+		hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot);
+}
+
+typedef bool (*NextSlot) (TableScanDesc, ScanDirection, TupleTableSlot *);
+
+static inline bool
+next_slot(NextSlot heaps, TableScanDesc scan, ScanDirection direction,
+		  TupleTableSlot *slot)
+{
+	bool		found;
+
+	do
+		found = heaps(scan, direction, slot);
+	while (scan_passes_over(scan, slot, found));
+	return found;
 }
 
 static bool
 mip_scan_getnextslot(TableScanDesc scan, ScanDirection direction,
 					 TupleTableSlot *slot)
 {
-	bool		found;
-
-	do
-		found = heap_getnextslot(scan, direction, slot);
-	while (scan_passes_over(scan, slot, found));
-	return found;
+	return next_slot(heap_getnextslot, scan, direction, slot);
 }
 
 static bool
 mip_scan_getnextslot_tidrange(TableScanDesc scan, ScanDirection direction,
 							  TupleTableSlot *slot)
 {
-	bool		found;
-
-	do
-		found = heap_getnextslot_tidrange(scan, direction, slot);
-	while (scan_passes_over(scan, slot, found));
-	return found;
+	return next_slot(heap_getnextslot_tidrange, scan, direction, slot);
 }
 
 /*
@@ -115,8 +127,7 @@ mip_index_fetch_tuple(struct IndexFetchTableData *scan, ItemPointer tid,
 		bool		found = mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
 														  call_again, all_dead);
 
-		if (mip_in_transaction())
-			mip_check_doomed();
+		page_seen();
 		if (!found)
 			return false;
 		if (!pass_over(scan->rel, slot, snapshot))
@@ -165,17 +176,20 @@ mip_tuple_fetch_row_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 	if (mip_in_transaction() && hidden(rel, tid, snapshot))
 		return false;
 	found = mip_heap()->tuple_fetch_row_version(rel, tid, snapshot, slot);
-	if (mip_in_transaction())
-		mip_check_doomed();
+	page_seen();
 	return found;
 }
 
 static bool
 mip_tuple_satisfies_snapshot(Relation rel, TupleTableSlot *slot, Snapshot snapshot)
 {
+	bool		satisfies;
+
 	if (mip_in_transaction() && hidden(rel, &slot->tts_tid, snapshot))
 		return false;
-	return mip_heap()->tuple_satisfies_snapshot(rel, slot, snapshot);
+	satisfies = mip_heap()->tuple_satisfies_snapshot(rel, slot, snapshot);
+	page_seen();
+	return satisfies;
 }
 
 /* WHERE CURRENT OF must find what we made of the cursor's row. */
@@ -193,6 +207,7 @@ mip_tuple_get_latest_tid(TableScanDesc scan, ItemPointer tid)
 			mip_heap()->tuple_get_latest_tid(scan, tid);
 		}
 	}
+	page_seen();
 }
 
 void

@@ -103,6 +103,7 @@ write_version(Write *w)
 		mip_release(&claim);
 	} while (result == TM_WouldBlock ||
 			 (result == TM_BeingModified && w->policy == LockWaitBlock));
+	mip_check_doomed();
 	return result;
 }
 

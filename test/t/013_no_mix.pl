@@ -128,6 +128,45 @@ sub reads_through
 	return;
 }
 
+# Asked for a row's latest version behind the hand-over, which has led the row's
+# first one to the winner's, it says nothing either.
+sub asks_for_latest
+{
+	my $name = 'latest version';
+	my %s = map { $_ => session($node, $_) } 'loser', 'winner', 'gates';
+
+	fresh();
+	my $base = mip_sql($node, 'SELECT ctid FROM w WHERE id = 1500');
+	for my $k (1, 2)
+	{
+		my $s = $s{ $k == 1 ? 'loser' : 'winner' };
+		$s->sql('BEGIN');
+		$s->sql("SELECT mip.begin('mix-latest', $k)");
+		$s->sql('UPDATE w SET v = v + 1 WHERE id = 1500');
+	}
+	my $own = $s{loser}->sql('SELECT ctid FROM w WHERE id = 1500');
+	is($s{loser}->sql("SELECT currtid2('w', '$base')"), $own, "$name: the loser's own");
+	$s{winner}->sql("SELECT * FROM mip.prepare('', '')");
+
+	$s{gates}->sql('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
+	$s{loser}->send_sql("COPY (SELECT pg_advisory_xact_lock_shared(2),"
+		  . " currtid2('w', '$base')) TO STDOUT");
+	ok(waits_at($s{loser}, 2), "$name: the statement is under way");
+	$s{winner}->sql("SET mip.debug_stop_at = 'wait:handed over'");
+	$s{winner}->send_sql("SELECT * FROM mip.commit('mix-latest', 2)");
+	ok(waits_at($s{winner}, 1), "$name: the winner has handed over");
+	$s{gates}->sql('SELECT pg_advisory_unlock(2)');
+	my ($out, $err) = $s{loser}->finish;
+	like($err, qr/MP005/, "$name: the loser's statement ends");
+	unlike($out, qr/\(\d+,\d+\)/, "$name: it is told of none");
+	$s{gates}->sql('SELECT pg_advisory_unlock(1)');
+	($out, $err) = $s{winner}->finish;
+	is($err, '', "$name: the winner commits");
+	$_->quit for values %s;
+	return;
+}
+
+asks_for_latest();
 for my $plan (sort keys %plans)
 {
 	reads_through($plan, $_) for 'link:500', 'handed over', 'committed';
