@@ -9,6 +9,9 @@
 #define MIP_COMPAT_H
 
 #include "access/heapam_xlog.h"
+#if PG_VERSION_NUM < 170000
+#include "storage/buf_internals.h"
+#endif
 
 #if PG_VERSION_NUM < 150000
 #error "pg_mip needs PostgreSQL 15 or later"
@@ -61,6 +64,16 @@ typedef RelFileNode MipFileLocator;
 #else
 #define mip_lock_acquire_local(tag, mode, local) \
 	LockAcquireExtended(tag, mode, true, true, true, local)
+#endif
+
+/* For assertions: has this backend locked a page's content exclusively? */
+#if PG_VERSION_NUM >= 170000
+#define mip_buffer_is_exclusive(buffer) BufferIsExclusiveLocked(buffer)
+#else
+#define mip_buffer_is_exclusive(buffer) \
+	(BufferIsLocal(buffer) || \
+	 LWLockHeldByMeInMode(BufferDescriptorGetContentLock(GetBufferDescriptor((buffer) - 1)), \
+						  LW_EXCLUSIVE))
 #endif
 
 /* Do two entries of the lock table belong to the same transaction? */

@@ -152,6 +152,17 @@ mip_family_unlock_all(void)
 	}
 }
 
+bool
+mip_family_is_locked(void)
+{
+	ListCell   *lc;
+	bool		locked = ending_locked;
+
+	foreach(lc, held)
+		locked |= ((HeldLock *) lfirst(lc))->mode == ExclusiveLock;
+	return locked;
+}
+
 /* ---- the lock of an instance that ends ---- */
 
 void

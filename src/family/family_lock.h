@@ -25,4 +25,7 @@ extern void mip_family_unlock(void);
 extern void mip_family_lock_ending(const char *xid);
 extern void mip_family_unlock_all(void);
 
+/* For assertions: is some family's lock held, exclusively? */
+extern bool mip_family_is_locked(void);
+
 #endif							/* MIP_FAMILY_LOCK_H */

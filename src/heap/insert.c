@@ -22,12 +22,14 @@
 #include "catalog/catalog.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/predicate.h"
 
 #include "base/compat.h"
 #include "heap/insert.h"
 #include "heap/logical.h"
 #include "heap/map.h"
+#include "heap/version.h"
 #include "heap/wal.h"
 
 /* As heap_update prepares a new version; returns `tuple` or a toasted copy. */
@@ -121,6 +123,8 @@ mip_insert_version(Relation rel, ItemPointer base, TupleTableSlot *slot,
 	HeapTuple	identity = NULL;
 	HeapTuple	toasted;
 
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
+	Assert(mip_is_in_xmax(rel, base));
 	if (RelationIsLogicallyLogged(rel))
 		identity = mip_logical_identity(rel, base, tuple);
 	slot->tts_tableOid = tuple->t_tableOid = RelationGetRelid(rel);

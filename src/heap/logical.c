@@ -24,6 +24,8 @@
 #include "access/heaptoast.h"
 #include "access/xact.h"
 #include "access/xloginsert.h"
+#include "catalog/catalog.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/fsm_internals.h"
 #include "utils/datum.h"
@@ -126,6 +128,7 @@ mip_logical_identity(Relation rel, ItemPointer base, HeapTuple new)
 	HeapTuple	old;
 	HeapTuple	identity = NULL;
 
+	Assert(RelationIsLogicallyLogged(rel));
 	if (kind == REPLICA_IDENTITY_NOTHING)
 		return NULL;
 	if (kind != REPLICA_IDENTITY_FULL)
@@ -177,6 +180,9 @@ mip_logical_log_update(Relation rel, Buffer buffer, HeapTuple tuple,
 	xl_heap_header header = mip_xl_heap_header(tuple->t_data);
 	xl_heap_header identity_header;
 
+	Assert(CritSectionCount > 0);
+	Assert(mip_buffer_is_exclusive(buffer));
+	Assert(stub != BufferGetBlockNumber(buffer));
 	xlrec.old_xmax = GetCurrentTransactionId();
 	xlrec.old_offnum = base;
 	xlrec.new_xmax = InvalidTransactionId;
@@ -218,6 +224,7 @@ mip_logical_delete(Relation rel, ItemPointer base, bool changing_part)
 	xl_heap_delete xlrec = {0};
 	xl_heap_header header;
 
+	Assert(mip_is_in_xmax(rel, base));
 	xlrec.xmax = GetCurrentTransactionId();
 	xlrec.offnum = ItemPointerGetOffsetNumber(base);
 	if (changing_part)

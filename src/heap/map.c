@@ -13,6 +13,7 @@
 
 #include "access/visibilitymap.h"
 #include "access/xloginsert.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 
 #include "base/compat.h"
@@ -23,7 +24,10 @@ mip_map_begin(Buffer heap, Buffer vmbuffer)
 {
 	MipMapChange map = {.buffer = vmbuffer};
 
+	Assert(CritSectionCount == 0);
+	Assert(mip_buffer_is_exclusive(heap));
 	map.clear = PageIsAllVisible(BufferGetPage(heap));
+	Assert(!map.clear || visibilitymap_pin_ok(BufferGetBlockNumber(heap), vmbuffer));
 #ifdef MIP_MAP_IS_REGISTERED
 	if (map.clear)
 		LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
@@ -34,6 +38,7 @@ mip_map_begin(Buffer heap, Buffer vmbuffer)
 void
 mip_map_clear(MipMapChange *map, Relation rel, Buffer heap)
 {
+	Assert(CritSectionCount > 0);
 	if (!map->clear)
 		return;
 	PageClearAllVisible(BufferGetPage(heap));
@@ -49,6 +54,7 @@ mip_map_clear(MipMapChange *map, Relation rel, Buffer heap)
 void
 mip_map_register(const MipMapChange *map, uint8 block_id)
 {
+	Assert(CritSectionCount > 0);
 	if (map->changed)
 		XLogRegisterBuffer(block_id, map->buffer, 0);
 }
@@ -56,6 +62,7 @@ mip_map_register(const MipMapChange *map, uint8 block_id)
 void
 mip_map_logged(const MipMapChange *map, XLogRecPtr lsn)
 {
+	Assert(CritSectionCount > 0);
 	if (map->changed)
 		PageSetLSN(BufferGetPage(map->buffer), lsn);
 }
@@ -63,6 +70,7 @@ mip_map_logged(const MipMapChange *map, XLogRecPtr lsn)
 void
 mip_map_end(const MipMapChange *map)
 {
+	Assert(CritSectionCount == 0);
 #ifdef MIP_MAP_IS_REGISTERED
 	if (map->clear)
 		LockBuffer(map->buffer, BUFFER_LOCK_UNLOCK);

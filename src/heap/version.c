@@ -218,6 +218,23 @@ mip_update_committed(Relation rel, ItemPointer tid, TM_FailureData *tmfd)
 	return ItemPointerEquals(&tmfd->ctid, tid) ? TM_Deleted : TM_Updated;
 }
 
+bool
+mip_is_in_xmax(Relation rel, ItemPointer tid)
+{
+	MipHeader	header;
+	MultiXactMember *members = NULL;
+	int			n = 0;
+	bool		found = false;
+
+	if (mip_read_header(rel, tid, &header, NULL))
+		n = mip_xmax_members(&header, &members);
+	for (int i = 0; i < n; i++)
+		found |= TransactionIdIsCurrentTransactionId(members[i].xid);
+	if (members)
+		pfree(members);
+	return found;
+}
+
 /* ---- changing ---- */
 
 MipPinned
@@ -261,6 +278,7 @@ multixact_bits(const MultiXactMember *members, int n,
 	LockTupleMode strongest = LockTupleKeyShare;
 	bool		has_update = false;
 
+	Assert(n > 0);
 	*infomask = HEAP_XMAX_IS_MULTI;
 	*infomask2 = 0;
 	for (int i = 0; i < n; i++)

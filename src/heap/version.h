@@ -114,6 +114,9 @@ extern bool mip_drop_dead_members(Relation rel, ItemPointer tid);
 extern TM_Result mip_update_committed(Relation rel, ItemPointer tid,
 									  TM_FailureData *tmfd);
 
+/* For assertions: is this transaction in a version's xmax? */
+extern bool mip_is_in_xmax(Relation rel, ItemPointer tid);
+
 /* The row lock that a member holds. */
 extern LockTupleMode mip_member_mode(const MultiXactMember *member);
 

@@ -35,6 +35,7 @@ apply(Page page, const MipXmaxChange *change)
 	HeapTupleHeader htup = (HeapTupleHeader)
 		PageGetItem(page, PageGetItemId(page, change->offnum));
 
+	Assert(ItemIdIsNormal(PageGetItemId(page, change->offnum)));
 	htup->t_infomask &= ~(HEAP_XMAX_BITS | HEAP_MOVED);
 	htup->t_infomask |= change->infomask;
 	htup->t_infomask2 &= ~HEAP_KEYS_UPDATED;
@@ -68,6 +69,8 @@ mip_set_xmax(Relation rel, Buffer buffer, Buffer vmbuffer, MipXmaxChange *change
 	Page		page = BufferGetPage(buffer);
 	MipMapChange map;
 
+	Assert(!(change->flags & MIP_XMAX_UPDATED) == !TransactionIdIsValid(change->updater));
+	Assert(!(change->infomask & HEAP_XMAX_LOCK_ONLY) || !(change->flags & MIP_XMAX_UPDATED));
 	mip_require_preload();		/* or nobody could replay it */
 	map = mip_map_begin(buffer, vmbuffer);
 	if (map.clear)

@@ -37,6 +37,8 @@ make_room(void)
 int64
 mip_changes_append(const MipLink *link)
 {
+	/* so the last ones are those of subtransactions that end */
+	Assert(count == 0 || changes[count - 1].subid <= GetCurrentSubTransactionId());
 	if (count == room)
 		make_room();
 	changes[count].link = *link;

@@ -171,6 +171,7 @@ lock_mutex(MipClaim *claim)
 {
 	LOCKTAG    *tag = &claim->mutex;
 
+	Assert(!claim->held);
 	tag->locktag_field1 = mip_mine.family->id;
 	tag->locktag_field2 = RelationGetRelid(claim->rel);
 	tag->locktag_field3 = ItemPointerGetBlockNumber(&claim->tid);
@@ -215,6 +216,7 @@ static bool
 wait_for_outsider(MipClaim *claim, const Users *users,
 				  LockWaitPolicy policy, XLTW_Oper oper)
 {
+	Assert(!mip_lock_held_by_me(&claim->mutex, ExclusiveLock));
 	if (policy == LockWaitBlock)
 	{
 		if (mip_have_siblings())
@@ -240,6 +242,8 @@ bool
 mip_claim(MipClaim *claim, Relation rel, ItemPointer tid, LockTupleMode mode,
 		  TupleTableSlot *update, LockWaitPolicy policy, XLTW_Oper oper)
 {
+	Assert(mip_in_transaction());
+	Assert(CheckRelationLockedByMe(rel, RowShareLock, true));
 	claim->rel = rel;
 	claim->tid = *tid;
 	claim->mode = mode;
@@ -309,6 +313,7 @@ mip_join(MipClaim *claim)
 	Users		users;
 	bool		valid;
 
+	Assert(claim->held);
 	/* An outsider may have come in since the claim was made. */
 	n = mip_running_members(&header, claim->mode, &members, &held, &updated);
 	valid = !updated &&

@@ -43,6 +43,7 @@
 
 #include "base/stats.h"
 #include "base/stop.h"
+#include "family/family_lock.h"
 #include "heap/version.h"
 #include "heap/wal.h"
 #include "tableam/handover.h"
@@ -281,6 +282,7 @@ hand_over_link(Relation rel, const MipLink *link)
 	if (!OidIsValid(rel->rd_rel->reltoastrelid) ||
 		!mip_read_header(rel, &tid, &header, &base))
 		return;
+	Assert(handed_over(&header, link));
 	if (HeapTupleHasExternal(base))
 		hand_over_values(rel, base, link->xmax);
 	heap_freetuple(base);
@@ -291,6 +293,7 @@ hand_over_link(Relation rel, const MipLink *link)
 void
 mip_hand_over(const bytea *links)
 {
+	Assert(mip_family_is_locked());
 	MultiXactIdSetOldestMember();
 	for (int i = 0; i < mip_links_count(links); i++)
 	{
@@ -317,6 +320,7 @@ mip_hand_over_begun(const bytea *links)
 	MipHeader	header;
 	bool		begun;
 
+	Assert(mip_family_is_locked());
 	if (mip_links_count(links) == 0)
 		return false;
 	link = mip_links_get(links, 0);

@@ -10,9 +10,9 @@
 
 /*
  * Makes the links' transaction the updater of each base version, and the
- * deleter of its out-of-line values. Idempotent; WAL-logged. Caller: holds the family lock exclusively, the winner is
- * prepared (or is about to commit in one phase with no prepared sibling), and
- * its siblings are doomed.
+ * deleter of its out-of-line values. Idempotent; WAL-logged. Caller: holds the
+ * family lock exclusively, the winner is prepared (or is about to commit in one
+ * phase with no prepared sibling), and its siblings are doomed.
  */
 extern void mip_hand_over(const bytea *links);
 

@@ -71,6 +71,7 @@ create_hash(const char *name, Size entrysize)
 void
 mip_overlay_before_first(void (*function) (void))
 {
+	Assert(before_first == NULL);
 	before_first = function;
 }
 
@@ -143,6 +144,8 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 	Replaced   *replaced;
 	bool		found PG_USED_FOR_ASSERTS_ONLY;
 
+	Assert(mip_in_transaction());
+	Assert((version == NULL) == ((flags & MIP_LINK_DELETE) != 0));
 	if (overlay == NULL)
 		begin_overlay();
 	if (version)
@@ -230,6 +233,7 @@ mip_overlay_links(void)
 	bytea	   *links;
 	char	   *at;
 
+	Assert(GetCurrentTransactionNestLevel() == 1);
 	if (n == 0)
 		return NULL;
 	if (!AllocSizeIsValid(size))

@@ -55,6 +55,7 @@ distrust_visibility_map(PlanState *state, void *context)
 void
 mip_distrust_visibility_map(QueryDesc *desc)
 {
+	Assert(mip_in_transaction());
 	if (desc->planstate)
 		(void) distrust_visibility_map(desc->planstate, NULL);
 }

@@ -74,6 +74,7 @@ mip_queue(Relation rel, ItemPointer tid, LOCKMODE mode)
 	int			interval = Max(DeadlockTimeout / 2, 1);
 	volatile bool queued = false;
 
+	Assert(mip_in_transaction());
 	if (mip_have_siblings())
 		return false;
 	if (mip_conditional_lock_tuple(rel, tid, mode))

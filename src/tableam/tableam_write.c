@@ -86,6 +86,7 @@ write_version(Write *w)
 	MipClaim	claim;
 	TM_Result	result;
 
+	Assert(mip_in_transaction());
 	if (link)
 		return self_modified(link, w->cid, w->tmfd);
 	do
@@ -147,6 +148,7 @@ lock_first(const Write *w, const MipClaim *claim)
 	TM_Result	result;
 	bool		dead_updater;
 
+	Assert(claim->held && claim->verdict == MIP_CLEAR);
 	if (!claim->used)
 		return TM_Ok;
 	tuple.t_self = *w->tid;
@@ -223,6 +225,7 @@ crosscheck_sees(Relation rel, ItemPointer tid, Snapshot crosscheck)
 static TM_Result
 begin_overlay(const Write *w, MipClaim *claim)
 {
+	Assert(claim->held && claim->verdict == MIP_OVERLAP);
 	check_may_overlay(w->rel);
 	if (!lock_values(claim))
 		return TM_WouldBlock;
