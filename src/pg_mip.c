@@ -10,6 +10,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/lwlock.h"
 #include "utils/guc.h"
 
 #include "base/preload.h"
@@ -18,6 +19,7 @@
 #include "base/xid.h"
 #include "heap/wal.h"
 #include "family/family.h"
+#include "family/family_lock.h"
 #include "family/sites.h"
 #include "mipt/durable.h"
 #include "mipt/horizon.h"
@@ -41,6 +43,7 @@ shmem_request(void)
 	if (prev_shmem_request)
 		prev_shmem_request();
 	mip_family_shmem_request();
+	mip_family_lock_shmem_request();
 	mip_durable_shmem_request();
 	mip_stats_shmem_request();
 }
@@ -50,10 +53,13 @@ shmem_startup(void)
 {
 	if (prev_shmem_startup)
 		prev_shmem_startup();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	mip_family_shmem_startup();
+	mip_family_lock_shmem_startup();
 	mip_durable_shmem_startup();
 	mip_finish_shmem_startup();
 	mip_stats_shmem_startup();
+	LWLockRelease(AddinShmemInitLock);
 }
 
 void

@@ -43,6 +43,7 @@ mip_stats_shmem_startup(void)
 {
 	bool		found;
 
+	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
 	lock = &GetNamedLWLockTranche("pg_mip_stats")->lock;
 	databases = ShmemInitStruct("pg_mip counters", size(), &found);
 	if (found)

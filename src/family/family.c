@@ -66,7 +66,7 @@ mip_family_shmem_startup(void)
 	bool		found;
 	HASHCTL		ctl;
 
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
 	mip_registry = ShmemInitStruct("pg_mip registry", registry_size(), &found);
 	if (!found)
 	{
@@ -74,10 +74,6 @@ mip_family_shmem_startup(void)
 		mip_registry->lock = &(GetNamedLWLockTranche("pg_mip"))->lock;
 		mip_registry->nslots = registry_slots();
 		mip_registry->free = -1;
-		if (!pg_strong_random(mip_registry->seed, MIP_SEED_LENGTH))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR),
-					 errmsg("could not generate a random seed")));
 		for (int i = mip_registry->nslots - 1; i >= 0; i--)
 		{
 			mip_registry->slots[i].next = mip_registry->free;
@@ -89,7 +85,6 @@ mip_family_shmem_startup(void)
 	families = ShmemInitHash("pg_mip families", registry_slots(),
 							 registry_slots(), &ctl, HASH_ELEM | HASH_BLOBS);
 	mip_declared_shmem_startup(mip_registry->lock->tranche);
-	LWLockRelease(AddinShmemInitLock);
 }
 
 static void

@@ -13,12 +13,9 @@
 
 #include "family/family.h"
 
-#define MIP_SEED_LENGTH 32
-
 typedef struct MipRegistry
 {
 	LWLock	   *lock;
-	uint8		seed[MIP_SEED_LENGTH];	/* secret: of the family locks' tags */
 	bool		rebuilt;		/* prepared instances found after start-up? */
 	bool		pushed;			/* has the worker that the launcher waits for sent it? */
 	uint32		next_family_id;

@@ -15,30 +15,56 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "common/cryptohash.h"
 #include "common/sha2.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lock.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "base/compat.h"
 #include "base/mip.h"
-#include "family/family_internal.h"
 #include "family/family_lock.h"
 
-static bool ending_locked;
-static LOCKTAG ending_tag;
+#define SEED_LENGTH 32
 
-/* A lock of the current transaction */
+static uint8 *seed;				/* of the tags: a secret, in shared memory */
+
+/* A lock that is held, or waited for */
 typedef struct HeldLock
 {
 	LOCKTAG		tag;
 	LOCKMODE	mode;
-	ResourceOwner owner;
+	ResourceOwner owner;		/* NULL: the session */
+	char		xid[MIP_XID_MAX + 1];
 } HeldLock;
 
 static List *held;				/* of HeldLock; TopMemoryContext */
+
+/* ---- start-up ---- */
+
+void
+mip_family_lock_shmem_request(void)
+{
+	RequestAddinShmemSpace(SEED_LENGTH);
+}
+
+void
+mip_family_lock_shmem_startup(void)
+{
+	bool		found;
+
+	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
+	seed = ShmemInitStruct("pg_mip seed", SEED_LENGTH, &found);
+	if (!found && !pg_strong_random(seed, SEED_LENGTH))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate a random seed")));
+}
 
 /* ---- tags ---- */
 
@@ -50,7 +76,7 @@ keyed_hash(const char *xid)
 	uint64		hash;
 
 	if (pg_cryptohash_init(sha256) < 0 ||
-		pg_cryptohash_update(sha256, mip_registry->seed, MIP_SEED_LENGTH) < 0 ||
+		pg_cryptohash_update(sha256, seed, SEED_LENGTH) < 0 ||
 		pg_cryptohash_update(sha256, (const uint8 *) &MyDatabaseId, sizeof(Oid)) < 0 ||
 		pg_cryptohash_update(sha256, (const uint8 *) xid, strlen(xid)) < 0 ||
 		pg_cryptohash_final(sha256, digest, sizeof(digest)) < 0)
@@ -83,11 +109,27 @@ family_tag(const char *xid)
 	return tag;
 }
 
-/* ---- locks of the transaction ---- */
+/* ---- locks ---- */
+
+#ifdef USE_ASSERT_CHECKING
+/* In this order nobody waits in a circle. */
+static bool
+is_next(const char *xid)
+{
+	ListCell   *lc;
+
+	foreach(lc, held)
+	{
+		if (strcmp(((HeldLock *) lfirst(lc))->xid, xid) >= 0)
+			return false;
+	}
+	return true;
+}
+#endif
 
 /* Remembered first: that may fail, and a lock may have been granted to a wait that fails. */
 static HeldLock *
-remember(const char *xid, LOCKMODE mode)
+remember(const char *xid, LOCKMODE mode, ResourceOwner owner)
 {
 	LOCKTAG		tag = family_tag(xid);
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
@@ -95,7 +137,8 @@ remember(const char *xid, LOCKMODE mode)
 
 	lock->tag = tag;
 	lock->mode = mode;
-	lock->owner = CurrentResourceOwner;
+	lock->owner = owner;
+	strlcpy(lock->xid, xid, sizeof(lock->xid));
 	held = lappend(held, lock);
 	MemoryContextSwitchTo(old);
 	return lock;
@@ -111,20 +154,35 @@ forget_last(void)
 void
 mip_family_lock(const char *xid, LOCKMODE mode)
 {
-	HeldLock   *lock = remember(xid, mode);
+	HeldLock   *lock;
 
+	Assert(IsTransactionState());
+	Assert(is_next(xid));
+	lock = remember(xid, mode, CurrentResourceOwner);
 	(void) LockAcquire(&lock->tag, mode, false, false);
 }
 
 bool
 mip_family_lock_if_free(const char *xid, LOCKMODE mode)
 {
-	HeldLock   *lock = remember(xid, mode);
+	HeldLock   *lock;
 
+	Assert(IsTransactionState());
+	lock = remember(xid, mode, CurrentResourceOwner);
 	if (LockAcquire(&lock->tag, mode, false, true) != LOCKACQUIRE_NOT_AVAIL)
 		return true;
 	forget_last();
 	return false;
+}
+
+void
+mip_family_lock_ending(const char *xid)
+{
+	HeldLock   *lock;
+
+	Assert(is_next(xid));
+	lock = remember(xid, ExclusiveLock, NULL);
+	(void) LockAcquire(&lock->tag, ExclusiveLock, true, false);
 }
 
 void
@@ -133,9 +191,10 @@ mip_family_unlock(void)
 	HeldLock   *lock = llast(held);
 	ResourceOwner current = CurrentResourceOwner;
 
-	CurrentResourceOwner = lock->owner;
+	if (lock->owner)
+		CurrentResourceOwner = lock->owner;
 	if (mip_lock_held_by_me(&lock->tag, lock->mode))
-		LockRelease(&lock->tag, lock->mode, false);
+		LockRelease(&lock->tag, lock->mode, lock->owner == NULL);
 	CurrentResourceOwner = current;
 	forget_last();
 }
@@ -145,31 +204,13 @@ mip_family_unlock_all(void)
 {
 	while (held)
 		mip_family_unlock();
-	if (ending_locked)
-	{
-		ending_locked = false;
-		LockRelease(&ending_tag, ExclusiveLock, true);
-	}
 }
 
 bool
-mip_family_is_locked(void)
+mip_family_locked(const char *xid, LOCKMODE mode)
 {
-	ListCell   *lc;
-	bool		locked = ending_locked;
+	LOCKTAG		tag = family_tag(xid);
 
-	foreach(lc, held)
-		locked |= ((HeldLock *) lfirst(lc))->mode == ExclusiveLock;
-	return locked;
-}
-
-/* ---- the lock of an instance that ends ---- */
-
-void
-mip_family_lock_ending(const char *xid)
-{
-	Assert(!ending_locked);
-	ending_tag = family_tag(xid);
-	(void) LockAcquire(&ending_tag, ExclusiveLock, true, false);
-	ending_locked = true;
+	Assert(mode == ShareLock || mode == ExclusiveLock);
+	return mip_lock_held_by_me(&tag, mode) || mip_lock_held_by_me(&tag, ExclusiveLock);
 }

@@ -11,13 +11,18 @@
 
 #include "storage/lockdefs.h"
 
+extern void mip_family_lock_shmem_request(void);
+extern void mip_family_lock_shmem_startup(void);
+
 /*
  * mip_family_lock takes it for the current transaction (use mipt_lock where the
  * family may be another role's), mip_family_unlock gives back the one that was
  * taken last. An instance that ends must not leave it with the prepared
- * transaction, so it takes it for the session; only one can be held so. The
+ * transaction, so it takes it for the session (mip_family_lock_ending). The
  * transaction callbacks in instance.c release all of them on every path, and
  * so does guard.c before an error is reported.
+ *
+ * Who waits for one while he holds others holds those of smaller XIDs only.
  */
 extern void mip_family_lock(const char *xid, LOCKMODE mode);
 extern bool mip_family_lock_if_free(const char *xid, LOCKMODE mode);
@@ -25,7 +30,7 @@ extern void mip_family_unlock(void);
 extern void mip_family_lock_ending(const char *xid);
 extern void mip_family_unlock_all(void);
 
-/* For assertions: is some family's lock held, exclusively? */
-extern bool mip_family_is_locked(void);
+/* For assertions: does this backend hold it, in this mode or exclusively? */
+extern bool mip_family_locked(const char *xid, LOCKMODE mode);
 
 #endif							/* MIP_FAMILY_LOCK_H */

@@ -10,6 +10,7 @@
 #include "catalog/pg_type_d.h"
 #include "common/hashfn.h"
 #include "storage/ipc.h"
+#include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -127,6 +128,7 @@ mip_declared_shmem_startup(int tranche)
 	bool		found;
 	dsa_area   *made;
 
+	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
 	place = ShmemInitStruct("pg_mip sites", MIP_DECLARED_SIZE, &found);
 	if (found)
 		return;

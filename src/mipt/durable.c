@@ -47,6 +47,7 @@ mip_durable_shmem_startup(void)
 {
 	bool		found;
 
+	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
 	unflushed = ShmemInitStruct("pg_mip unflushed", sizeof(pg_atomic_uint64), &found);
 	if (!found)
 		pg_atomic_init_u64(unflushed, 0);

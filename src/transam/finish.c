@@ -126,6 +126,7 @@ mip_finish_shmem_startup(void)
 	TwoPhaseStateData *found;
 	bool		exists = false;
 
+	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
 	table = NULL;
 	if (max_prepared_xacts == 0)
 		return;
