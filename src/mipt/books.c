@@ -157,7 +157,8 @@ mip_begin_books(const char *function)
 
 /*
  * A pipeline can begin a block behind a function whose rows have not all been
- * fetched. What is booked, or a family lock, must not hang on a prepared transaction.
+ * fetched. What is booked, or a family lock, must not hang on a prepared transaction,
+ * nor an instance wait for its family's lock when it has those of the books.
  */
 void
 mip_refuse_books(void)

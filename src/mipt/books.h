@@ -30,7 +30,7 @@ extern bool mip_is_booked(const char *xid, MipKeepBook keep);
 extern void mip_keep_books(void);
 /* This transaction decides, or cleans up, by this function. */
 extern void mip_begin_books(const char *function);
-/* Before it is prepared: an error if it does. */
+/* Before it becomes an instance, or is prepared: an error if it does. */
 extern void mip_refuse_books(void);
 /* At its end. */
 extern void mip_lose_books(void);

@@ -67,6 +67,7 @@ check_may_begin(void)
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("mip.begin cannot be called inside a savepoint or an EXCEPTION block")));
 	mip_require_nothing_done();
+	mip_refuse_books();
 }
 
 static bool in_block;

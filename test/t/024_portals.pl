@@ -236,6 +236,10 @@ is(states($node, 'half decided'), '2 committed', 'and stands');
 execute('cleaning', q[SELECT mip.acknowledge(x) FROM (VALUES ('half decided'), ('x')) v (x)], 1);
 execute('', $_, 0) for 'BEGIN', q[PREPARE TRANSACTION 'outsider'];
 like(sync(), qr/E\(MP006\)ZI$/, 'PREPARE TRANSACTION behind a part of a clean-up: refused');
+connect_to();
+execute('cleaning', q[SELECT mip.acknowledge(x) FROM (VALUES ('half decided'), ('x')) v (x)], 1);
+execute('', $_, 0) for 'BEGIN', q[SELECT mip.begin('behind', 1)], q[SELECT FROM mip.commit_one_phase('', '')];
+like(sync(), qr/12C12E\(MP006\)ZE$/, 'mip.begin behind a part of a clean-up: refused');
 
 # Nor does who has the rest of an effect before him hold a lock.
 connect_to();
