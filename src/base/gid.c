@@ -26,6 +26,7 @@ format_gid(char *gid, Oid dbid, const char *xid, int64 xinst)
 void
 mip_gid(char *gid, const char *xid, int64 xinst)
 {
+	Assert(OidIsValid(MyDatabaseId) && strlen(xid) <= MIP_XID_MAX);
 	format_gid(gid, MyDatabaseId, xid, xinst);
 }
 

@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 #include "base/compat.h"
@@ -35,6 +36,7 @@ require_minor_release(void)
 void
 mip_preload_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
 	require_minor_release();
 	preloaded = true;
 }

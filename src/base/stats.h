@@ -50,7 +50,10 @@ typedef struct MipStats
 extern void mip_stats_shmem_request(void);
 extern void mip_stats_shmem_startup(void);
 
-/* This database's, at the first use; see mip_count. */
+/*
+ * This database's, at the first use, by which the entry is taken for as long as
+ * the database exists; NULL if there is none left. See mip_count.
+ */
 extern MipStats *mip_stats_attach(void);
 extern MipStats *mip_my_stats;
 

@@ -21,6 +21,7 @@ MipMine		mip_mine;
 void
 mip_doomed_error(void)
 {
+	Assert(mip_in_transaction() && mip_mine.inst->doomed);
 	mip_mine.inst->told++;
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_DOOMED),

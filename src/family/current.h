@@ -50,25 +50,36 @@ mip_in_transaction(void)
 	return mip_mine.inst != NULL;
 }
 
-/* May siblings of my instance be alive? One read of shared memory. */
+/*
+ * May siblings of my instance be alive? One read of shared memory, without a
+ * lock: family.h says what it is worth.
+ */
 static inline bool
 mip_have_siblings(void)
 {
+	Assert(mip_in_transaction());
 	return mip_mine.family->ninstances > 1;
 }
 
-/* Errors out with MP005 if this instance must not go on. Cheap; call it often. */
+/*
+ * Errors out with MP005 if this instance must not go on. Cheap; call it often,
+ * and after a page has been read before what was there is used
+ * [doomed-before-header].
+ */
 pg_noreturn extern void mip_doomed_error(void);
 static inline void
 mip_check_doomed(void)
 {
+	Assert(mip_in_transaction());
 	if (unlikely(mip_mine.inst->doomed))
 		mip_doomed_error();
 }
 
 /*
- * About a (sub)transaction in progress: is it a living sibling of my instance?
- * Is it an instance, of any family, that may have an overlay?
+ * About a (sub)transaction that was in progress when the current transaction's
+ * snapshots were taken, or has begun since: is it a living sibling of my instance?
+ * Is it an instance, of any family, that may have an overlay? Both take the
+ * registry lock, also below a buffer's [lock-order].
  */
 extern bool mip_xid_is_sibling(TransactionId xid);
 extern bool mip_xid_may_overlay(TransactionId xid);

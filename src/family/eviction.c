@@ -19,6 +19,7 @@
 #include "family/eviction.h"
 #include "family/family.h"
 #include "family/family_internal.h"
+#include "family/family_lock.h"
 
 /*
  * What mip_evict_doomed grants, in milliseconds: to clients that are between
@@ -31,13 +32,20 @@
 #define EVICT_PATIENCE_MS	2000
 #define LONGEST_NAP_MS		50
 
-/* Dooms the active instance that is given up, or all but the one to be committed. */
+typedef enum Whom
+{
+	THIS_ONE,
+	ALL_OTHERS
+} Whom;
+
+/* Which of the active instances: the one with this XINST, or all but that one? */
 static void
-doom(const char *xid, int64 xinst, MipDoom why)
+doom(const char *xid, Whom whom, int64 xinst, MipDoom why)
 {
 	MipFamily  *family;
 	int			n = 0;
 
+	Assert(mip_family_locked(xid, ExclusiveLock));
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
 	for (int slot = family ? family->first : -1; slot >= 0;
@@ -45,8 +53,7 @@ doom(const char *xid, int64 xinst, MipDoom why)
 	{
 		MipInstance *inst = &mip_registry->slots[slot];
 
-		if (MipInstanceIsPrepared(inst) ||
-			(inst->xinst == xinst) != (why == MIP_DOOMED_GIVEN_UP))
+		if (MipInstanceIsPrepared(inst) || (inst->xinst == xinst) != (whom == THIS_ONE))
 			continue;
 		if (!inst->doomed)
 			n++;
@@ -59,13 +66,33 @@ doom(const char *xid, int64 xinst, MipDoom why)
 void
 mip_doom_others(const char *xid, int64 winner)
 {
-	doom(xid, winner, MIP_DOOMED_FOR_SIBLING);
+	doom(xid, ALL_OTHERS, winner, MIP_DOOMED_FOR_SIBLING);
 }
 
 void
 mip_doom_one(const char *xid, int64 loser)
 {
-	doom(xid, loser, MIP_DOOMED_GIVEN_UP);
+	doom(xid, THIS_ONE, loser, MIP_DOOMED_GIVEN_UP);
+}
+
+bool
+mip_others_are_doomed(const char *xid, int64 winner)
+{
+	MipFamily  *family;
+	bool		doomed = true;
+
+	Assert(mip_family_locked(xid, ExclusiveLock));
+	LWLockAcquire(mip_registry->lock, LW_SHARED);
+	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
+	for (int slot = family ? family->first : -1; slot >= 0;
+		 slot = mip_registry->slots[slot].next)
+	{
+		MipInstance *inst = &mip_registry->slots[slot];
+
+		doomed &= MipInstanceIsPrepared(inst) || inst->doomed || inst->xinst == winner;
+	}
+	LWLockRelease(mip_registry->lock);
+	return doomed;
 }
 
 /* A cancel does not reach who sends or reads in the middle of a statement. */
@@ -91,8 +118,9 @@ resists_cancel(const MipInstance *inst, int waited)
 }
 
 /*
- * Signals the doomed instances of a family once; returns how many there are.
- * A statement that runs is cancelled; if that does not help, the session is
+ * Signals the doomed instances of a family once; returns how many there are. The
+ * registry lock keeps them: whoever ends takes it before his process goes on to
+ * something else, or is gone. A statement that runs is cancelled; if that does not help, the session is
  * ended, and so is one whose transaction stays idle: else its locks would stay
  * for as long as its client hangs.
  */
@@ -126,6 +154,7 @@ mip_evict_doomed(const char *xid)
 {
 	int			waited = 0;
 
+	Assert(mip_family_locked(xid, ExclusiveLock));
 	for (int nap = 1;
 		 signal_doomed(xid, waited) > 0 && waited < EVICT_PATIENCE_MS;
 		 nap = Min(nap * 2, LONGEST_NAP_MS))
@@ -136,14 +165,15 @@ mip_evict_doomed(const char *xid)
 }
 
 /*
- * A cancel sent by the winner must not hit what this session does next. Who
- * sends one holds the registry lock and sees that we are running, so after
- * having had the lock ourselves none will come; one already sent is delivered,
- * at the latest, when a system call returns.
+ * A cancel sent by the winner must not hit what this session does next
+ * [cancel-stays-inside]. Who sends one holds the registry lock exclusively and
+ * sees that we are running, so after having had the lock ourselves none will
+ * come; one already sent is delivered, at the latest, when a system call returns.
  */
 void
 mip_swallow_cancel(void)
 {
+	Assert(!LWLockHeldByMe(mip_registry->lock));
 	LWLockAcquire(mip_registry->lock, LW_SHARED);
 	LWLockRelease(mip_registry->lock);
 	(void) getppid();

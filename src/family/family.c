@@ -3,9 +3,10 @@
  * family.c
  *	  The registry of living instances.
  *
- * One shared hash of families and one array of instance slots, all guarded by
- * one lightweight lock that is held for a few instructions only. There are as
- * many slots as there can be backends and prepared transactions.
+ * One shared hash of families and one array of instance slots, under one
+ * lightweight lock that is held for a few instructions only: family.h says who
+ * may read what without it. There are as many slots as there can be backends and
+ * prepared transactions.
  *
  * A prepared instance may be finished by a backend that dies before it tells
  * the registry; such slots are recognised by their transaction not running
@@ -32,6 +33,7 @@
 #include "base/preload.h"
 #include "family/family.h"
 #include "family/family_internal.h"
+#include "family/family_lock.h"
 #include "family/sites.h"
 
 MipRegistry *mip_registry;
@@ -95,7 +97,15 @@ family_key(MipFamilyKey *key, Oid dbid, const char *xid)
 	strlcpy(key->xid, xid, sizeof(key->xid));
 }
 
-/* ---- slots; the caller holds mip_registry->lock exclusively ---- */
+/* ---- slots ---- */
+
+#ifdef USE_ASSERT_CHECKING
+static bool
+registry_is_mine(void)
+{
+	return LWLockHeldByMeInMode(mip_registry->lock, LW_EXCLUSIVE);
+}
+#endif
 
 MipFamily *
 mip_find_family(Oid dbid, const char *xid, HASHACTION action)
@@ -104,6 +114,8 @@ mip_find_family(Oid dbid, const char *xid, HASHACTION action)
 	MipFamily  *family;
 	bool		found;
 
+	Assert(registry_is_mine() ||
+		   (action == HASH_FIND && LWLockHeldByMe(mip_registry->lock)));
 	family_key(&key, dbid, xid);
 	family = hash_search(families, &key, action, &found);
 	if (family && !found)
@@ -123,6 +135,7 @@ take_slot(MipFamily *family, int64 xinst)
 	int			slot = mip_registry->free;
 	MipInstance *inst;
 
+	Assert(registry_is_mine());
 	if (slot < 0)
 		elog(ERROR, "pg_mip: out of instance slots");
 	inst = &mip_registry->slots[slot];
@@ -143,6 +156,7 @@ drop_slot(MipInstance *inst)
 	int			slot = inst - mip_registry->slots;
 	int		   *at = &family->first;
 
+	Assert(registry_is_mine());
 	while (*at != slot)
 		at = &mip_registry->slots[*at].next;
 	*at = inst->next;
@@ -153,12 +167,18 @@ drop_slot(MipInstance *inst)
 		hash_search(families, &family->key, HASH_REMOVE, NULL);
 }
 
-/* Drops prepared instances that somebody finished without telling. */
+/*
+ * Drops prepared instances that somebody finished without telling: an error came
+ * between. Nobody else is misled by a transition that is counted as late as here:
+ * where it was a winner's commit, the active ones had been doomed before; and a
+ * loser that is gone forbids nothing.
+ */
 static void
 drop_stale(MipFamily *family)
 {
 	int			slot = family->first;
 
+	Assert(registry_is_mine());
 	while (slot >= 0)
 	{
 		MipInstance *inst = &mip_registry->slots[slot];
@@ -225,8 +245,8 @@ find_prepared(void)
 
 /*
  * Makes sure that the registry knows the instances that were prepared before
- * the server started. No instance can begin or be finished without this, so
- * the list cannot change between reading it and storing it.
+ * the server started [rebuilt-first]. No instance can begin or be finished
+ * without this, so the list cannot change between reading it and storing it.
  */
 void
 mip_registry_ensure(const char *function)
@@ -234,6 +254,7 @@ mip_registry_ensure(const char *function)
 	List	   *found;
 	ListCell   *lc;
 
+	Assert(IsTransactionState());
 	mip_require_preload();
 	/* a standby has no prepared transactions, only records of them */
 	PreventCommandDuringRecovery(function);
@@ -262,21 +283,24 @@ mip_registry_ensure(const char *function)
 /* ---- instances ---- */
 
 /*
- * Enters an instance of the current transaction, which must have its id.
- * Refuses (MP004) an XINST that is alive, (MP003) other sites than a living
- * sibling's, and families of another role.
+ * Enters an instance of the current transaction. Refuses (MP004) an XINST that
+ * is alive, (MP003) other sites than a living sibling's, and families of another
+ * role.
  */
 MipInstance *
 mip_register(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 {
 	MipFamily  *family;
 	MipInstance *mine;
-	TransactionId tid = GetTopTransactionId();
+	TransactionId tid = GetTopTransactionIdIfAny();
 	dsa_pointer declared = mip_declare_sites(sites);
 	bool		duplicate = false,
 				other_sites = false,
 				other_owner = false;
 
+	Assert(mip_registry->rebuilt);
+	Assert(TransactionIdIsValid(tid));
+	Assert(mip_family_locked(xid, ShareLock));	/* [known-before-read] */
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_ENTER);
 	mine = take_slot(family, xinst);
@@ -328,6 +352,8 @@ mip_unregister(MipInstance *inst, bool committed)
 {
 	bool		doomed;
 
+	Assert(inst->pid == MyProcPid);
+	Assert(!committed || mip_family_locked(inst->family->key.xid, ExclusiveLock));	/* [counted-in-lock] */
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	doomed = inst->doomed;
 	if (committed)
@@ -343,6 +369,8 @@ mip_mark_prepared(MipInstance *inst)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
+	Assert(inst->pid == MyProcPid && !inst->doomed);
+	Assert(mip_family_locked(inst->family->key.xid, ExclusiveLock));	/* [counted-in-lock] */
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	inst->pid = 0;
 	inst->declared = InvalidDsaPointer;
@@ -469,10 +497,12 @@ mip_any_in_doubt(void)
 }
 
 void
-mip_family_transition(const char *xid, int64 forget_xinst)
+mip_family_finished(const char *xid, int64 xinst)
 {
 	MipFamily  *family;
 
+	Assert(mip_registry->rebuilt);
+	Assert(mip_family_locked(xid, ExclusiveLock));	/* [counted-in-lock] */
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
 	if (family)
@@ -485,8 +515,8 @@ mip_family_transition(const char *xid, int64 forget_xinst)
 			MipInstance *inst = &mip_registry->slots[slot];
 
 			slot = inst->next;
-			if (inst->xinst == forget_xinst && MipInstanceIsPrepared(inst))
-				drop_slot(inst);
+			if (inst->xinst == xinst && MipInstanceIsPrepared(inst))
+				drop_slot(inst);	/* may remove the family with its last member */
 		}
 	}
 	LWLockRelease(mip_registry->lock);
@@ -497,10 +527,25 @@ mip_family_noted(const char *xid)
 {
 	MipFamily  *family;
 
+	Assert(mip_family_locked(xid, ExclusiveLock));	/* [counted-in-lock] */
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
 	if (family)
 		family->notes++;
+	LWLockRelease(mip_registry->lock);
+}
+
+void
+mip_family_disturbed(const char *xid)
+{
+	MipFamily  *family;
+
+	if (mip_registry == NULL)
+		return;
+	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
+	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
+	if (family)
+		family->transitions++;
 	LWLockRelease(mip_registry->lock);
 }
 

@@ -24,15 +24,30 @@ typedef struct MipFamilyKey
 	char		xid[MIP_XID_MAX + 4];
 } MipFamilyKey;
 
-/* A family; its address stays valid while the caller has an instance in it. */
+/*
+ * A family; its address stays valid while the caller has an instance in it. All
+ * of it changes under the registry lock, held exclusively. Without that lock
+ * who has an instance in it reads
+ *
+ *	 - key and id, which stay;
+ *	 - ninstances: who meets a sibling's transaction id on a page has locked
+ *	   that page after the sibling was registered and wrote it, so he finds it
+ *	   counted; who wants it for anything else takes it for a hint, or holds the
+ *	   family lock exclusively, so that nobody begins;
+ *	 - transitions: a hint; with the family lock held exclusively all transitions
+ *	   by functions, since these are counted before the lock is given back
+ *	   [counted-in-lock]. It may also count up at any other time, for what has
+ *	   happened unseen (family.c, drop_stale; mipt.c, note_foreign_row): then
+ *	   somebody looks again for nothing;
+ *	 - notes: likewise, for what is in the MIPT without being a transition.
+ */
 typedef struct MipFamily
 {
 	MipFamilyKey key;
 	uint32		id;				/* unique among living families */
 	int			first;			/* first instance slot, or -1 */
-	volatile int ninstances;	/* read without lock as a hint */
-	volatile uint64 transitions;	/* prepares, commits and rollbacks so far;
-									 * changes only under the family lock */
+	volatile int ninstances;
+	volatile uint64 transitions;	/* prepares, commits and rollbacks so far */
 	volatile uint64 notes;		/* how often losers were noted in the MIPT */
 } MipFamily;
 
@@ -44,9 +59,13 @@ typedef enum MipDoom
 	MIP_DOOMED_GIVEN_UP			/* by mip.rollback or mip.refuse */
 } MipDoom;
 
-/* A living instance. Fields change under the registry lock only. */
+/*
+ * A living instance. Others read it under the registry lock. Its own backend
+ * reads it without: but for `doomed` nobody else changes it while it is active.
+ */
 typedef struct MipInstance
 {
+	/* change under the registry lock, held exclusively */
 	MipFamily  *family;			/* NULL: slot is free */
 	int			next;			/* next slot of the family, or of the free list */
 	int64		xinst;
@@ -58,11 +77,26 @@ typedef struct MipInstance
 	TimestampTz prepared;		/* when it was; valid if it is */
 	dsa_pointer declared;		/* the site set; invalid once prepared */
 	ArrayType  *site_set;		/* the same, in copies */
+
+	/*
+	 * Set by who holds the family lock exclusively, too, and never cleared. Its
+	 * backend reads it without a lock, after it has locked and read a page: it
+	 * is set before a winner changes the first one [doomed-before-header].
+	 */
 	volatile MipDoom doomed;
-	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
+
+	/*
+	 * Its own backend's, who changes them at any time, without a lock. Who ends
+	 * doomed instances reads `running` after `doomed` has been set; leave in
+	 * guard.c reads `doomed` after it has cleared `running`, so one of them sees
+	 * what the other has done (mip_swallow_cancel). Of the first two he may see a
+	 * value that was true a moment ago: then he asks for something that does not
+	 * help, and looks again.
+	 */
 	volatile bool running;		/* executes a statement right now */
+	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
 	volatile int told;			/* how many errors have said `doomed` */
-	volatile bool overlay;		/* may have one; set by its own backend */
+	volatile bool overlay;		/* may have one; set before its first entry */
 } MipInstance;
 
 #define MipInstanceIsPrepared(inst) ((inst)->pid == 0)
@@ -73,13 +107,20 @@ extern void mip_family_shmem_startup(void);
 /* For who has called `function`; refused without the library, and on a standby. */
 extern void mip_registry_ensure(const char *function);
 
-/* Enters and leaves; see the definitions for the refusals. */
+/*
+ * Enters and leaves; see the definitions for the refusals. The caller holds the
+ * family lock: shared to enter, exclusively to be prepared or committed.
+ */
 extern MipInstance *mip_register(const char *xid, int64 xinst, Oid owner,
 								 ArrayType *sites);
 extern bool mip_unregister(MipInstance *inst, bool committed);
 extern void mip_mark_prepared(MipInstance *inst);
 
-/* Copies of the living instances of a family (caller: family lock, or a hint). */
+/*
+ * Copies of the living instances of a family. With the family lock nobody is
+ * prepared or decided meanwhile, with an exclusive one nobody begins either;
+ * instances that are active may end at any time.
+ */
 extern List *mip_family_instances(const char *xid);
 /* Same for all prepared instances of this database; fills in the XIDs. */
 typedef struct MipInDoubt
@@ -114,10 +155,15 @@ extern List *mip_living_instances(void);
 /* Is there any in this database? Looks closely: see family.c, drop_stale. */
 extern bool mip_any_in_doubt(void);
 
-/* Counts a transition of a family and forgets a prepared instance of it. */
-extern void mip_family_transition(const char *xid, int64 forget_xinst);
-/* Counts a note, after it has been made. */
+/*
+ * A prepared instance has been finished: counts the transition, and forgets it.
+ * The caller holds the family lock exclusively.
+ */
+extern void mip_family_finished(const char *xid, int64 xinst);
+/* Losers have been noted; others see it once the caller's family lock is gone. */
 extern void mip_family_noted(const char *xid);
+/* Somebody writes to the family's rows who does not go by its lock. */
+extern void mip_family_disturbed(const char *xid);
 
 /* An active instance that has siblings; deadlock.c looks after it. */
 typedef struct MipWaiter

@@ -15,20 +15,36 @@
 
 typedef struct MipRegistry
 {
-	LWLock	   *lock;
-	bool		rebuilt;		/* prepared instances found after start-up? */
-	bool		pushed;			/* has the worker that the launcher waits for sent it? */
+	LWLock	   *lock;			/* set at start-up, like nslots */
+	int			nslots;
+
+	/*
+	 * Prepared instances found after start-up? Set once, under the lock, when
+	 * all of them are in; who reads it without the lock takes that before he
+	 * looks for them.
+	 */
+	volatile bool rebuilt;
+
+	/* change under the lock, held exclusively */
 	uint32		next_family_id;
 	int			free;			/* first free slot, or -1 */
-	volatile int deadlock_victim;	/* pid, or 0 */
+
+	/* not under the lock */
+	volatile bool pushed;		/* set by a worker that the launcher waits for */
+	volatile int deadlock_victim;	/* pid, or 0; set by the detector, under the
+									 * lock of what the victim waits for, and
+									 * cleared by the victim, which wakes up */
 	TimestampTz victim_since;	/* the deadlock detector's own */
-	int			nslots;
-	MipInstance slots[FLEXIBLE_ARRAY_MEMBER];
+
+	MipInstance slots[FLEXIBLE_ARRAY_MEMBER];	/* see family.h */
 } MipRegistry;
 
 extern MipRegistry *mip_registry;
 
-/* Finds a family of this cluster, or makes it (registry lock held exclusively). */
+/*
+ * Finds a family of this cluster (HASH_FIND), or makes it. The caller holds the
+ * registry lock, exclusively in order to make one.
+ */
 extern MipFamily *mip_find_family(Oid dbid, const char *xid, HASHACTION action);
 
 #endif							/* MIP_FAMILY_INTERNAL_H */

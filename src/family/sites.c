@@ -162,6 +162,7 @@ mip_declare_sites(const ArrayType *sites)
 	return mine;
 }
 
+/* For nobody can find it any more. */
 void
 mip_withdraw_sites(void)
 {

@@ -31,7 +31,10 @@ extern bool mip_sites_equal(ArrayType *a, ArrayType *b);
 extern void mip_declared_shmem_startup(int tranche);
 extern dsa_pointer mip_declare_sites(const ArrayType *sites);
 extern void mip_withdraw_sites(void);
-/* A copy, or NULL; the caller sees to it that it is not withdrawn meanwhile. */
+/*
+ * A copy, or NULL. The caller has found it in the registry, and still holds the
+ * lock: who withdraws his set has left the registry before, or been prepared.
+ */
 extern ArrayType *mip_declared_sites(dsa_pointer declared);
 
 #endif							/* MIP_SITES_H */

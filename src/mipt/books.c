@@ -6,8 +6,8 @@
  * Whoever writes for a family keeps its lock until the commit. But a statement
  * may take its time after it has called a function, or be left half way by its
  * client; and nobody else could use the family, or an XID that is still to be
- * used. So functions check, answer, and book what is to be written. That is done
- * when the transaction commits, and nothing of the caller's choosing runs any
+ * used. So functions check, answer, and book what is to be written [lock-let-go].
+ * That is done when the transaction commits, and nothing of the caller's choosing runs any
  * more; what the answer rested on is looked at again then, and if it does not
  * hold any more the transaction fails.
  *
@@ -73,7 +73,7 @@ compare_books(const ListCell *a, const ListCell *b)
 	return strcmp(((Book *) lfirst(a))->xid, ((Book *) lfirst(b))->xid);
 }
 
-/* Everybody takes the locks of many families in the same order. */
+/* Everybody takes the locks of many families in the same order [lock-order]. */
 static void
 lock_families(void)
 {
@@ -121,6 +121,7 @@ mip_keep_books(void)
 	MemoryContext caller;
 	ListCell   *lc;
 
+	Assert(GetCurrentTransactionNestLevel() == 1);
 	if (books == NIL)
 		return;
 	if (only_notes())
@@ -137,6 +138,7 @@ mip_keep_books(void)
 
 		if (!book->locked)
 			continue;
+		Assert(mip_family_locked(book->xid, ExclusiveLock));
 		book->keep(book->xid, book->arg);
 		/* the next one may change the same rows */
 		CommandCounterIncrement();

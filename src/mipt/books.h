@@ -15,7 +15,10 @@ typedef enum MipBookKind
 	MIP_REMOVAL					/* the same; left out if the family is in use */
 } MipBookKind;
 
-/* Writes. Its caller holds the family lock exclusively; may fail. */
+/*
+ * Writes, once it has looked at everything again; may fail. Called with the family
+ * lock held exclusively, until the transaction is over.
+ */
 typedef void (*MipKeepBook) (const char *xid, void *arg);
 
 /* To be kept in the end; `arg` lives in TopTransactionContext. */

@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -52,6 +53,7 @@ mipt_relid(MiptRelation which)
 	};
 	static bool registered = false;
 
+	Assert(IsTransactionState());
 	if (!registered)
 	{
 		CacheRegisterRelcacheCallback(forget_relids, (Datum) 0);

@@ -75,6 +75,7 @@ mip_note_unflushed(XLogRecPtr lsn)
 {
 	uint64		last = pg_atomic_read_u64(unflushed);
 
+	Assert(CritSectionCount > 0);	/* before clog tells of it: [told-is-durable] */
 	while (last < lsn &&
 		   !pg_atomic_compare_exchange_u64(unflushed, &last, lsn))
 		;
@@ -85,6 +86,7 @@ mip_wait_until_durable(void)
 {
 	XLogRecPtr	mine;
 
+	Assert(INTERRUPTS_CAN_BE_PROCESSED());
 	if (RecoveryInProgress())
 		return;
 	XLogFlush(pg_atomic_read_u64(unflushed));

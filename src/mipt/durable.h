@@ -15,14 +15,15 @@ extern void mip_durable_shmem_startup(void);
 
 /*
  * A commit whose WAL, up to here, is not flushed is about to become visible;
- * by way of finish.c only. May be called in a critical section.
+ * by way of finish.c only, in the critical section that makes it so.
  */
 extern void mip_note_unflushed(XLogRecPtr lsn);
 
 /*
  * Returns when all commits of instances that are visible here have been flushed
  * and, as this session's synchronous_commit wants it, are at the synchronous
- * standbys. An error (query canceled) if an interrupt ends the wait.
+ * standbys. An error (query canceled) if an interrupt ends the wait. Who only
+ * refuses something does not hold the family lock meanwhile.
  */
 extern void mip_wait_until_durable(void);
 /* The same, of all that has happened here, commits or not. */

@@ -255,6 +255,7 @@ may_go(const char *xid, List *entries, TimestampTz before)
 	MiptEntry  *committed = mipt_committed(entries);
 	int64		time;
 
+	Assert(mip_family_locked(xid, ShareLock));
 	if (entries == NIL || mipt_has_prepared(entries) || any_foreign(entries))
 		return false;
 	if (!mip_xid_time(xid, &time) && !are_old(entries, before))
@@ -262,6 +263,16 @@ may_go(const char *xid, List *entries, TimestampTz before)
 	return committed == NULL || committed->acknowledged ||
 		mip_sites_count(mipt_sites(committed)) <= 1;
 }
+
+#ifdef USE_ASSERT_CHECKING
+static bool
+is_behind_horizon(const char *xid)
+{
+	int64		time;
+
+	return !mip_xid_time(xid, &time) || mip_xid_age(xid) == MIP_BEHIND_HORIZON;
+}
+#endif
 
 /* Behind the horizon, which has been moved; or without one. */
 static void
@@ -271,6 +282,7 @@ keep_removal(const char *xid, void *arg)
 	List	   *entries = mipt_peek(xid);
 	int64		time;
 
+	Assert(is_behind_horizon(xid));	/* [horizon-first] */
 	if (!may_go(xid, entries, removal->before))
 		return;
 	if (removal->timeless || mip_xid_time(xid, &time))
@@ -347,6 +359,7 @@ mip_expire_families(void)
 		scan_old(mip_retention, collect, &expiring);
 	}
 	MemoryContextDelete(expiring.scratch);
+	/* it may have been moved in vain, but never after the entries: [horizon-first] */
 	if (expiring.time >= 0)
 		mip_advance_horizon(expiring.time);
 	mip_stop_point("horizon");

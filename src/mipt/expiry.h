@@ -16,7 +16,10 @@
 
 extern void mip_family_acknowledge(const char *xid);
 
-/* Books the removal of expired families, or of their texts; returns how many. */
+/*
+ * Books the removal of expired families, or of their texts; returns how many. The
+ * horizon has been moved then.
+ */
 extern int	mip_expire_families(void);
 
 /*

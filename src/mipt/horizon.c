@@ -103,6 +103,7 @@ mip_advance_horizon(int64 time)
 	Oid			relid = horizon_relid();
 	XLogRecPtr	moved;
 
+	Assert(IsTransactionState());
 	LockRelationOid(relid, ShareUpdateExclusiveLock);
 	if (time > horizon(&moved))
 	{

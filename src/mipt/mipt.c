@@ -42,7 +42,6 @@
 #include "base/xid.h"
 #include "family/current.h"
 #include "family/family.h"
-#include "family/family_internal.h"
 #include "family/family_lock.h"
 #include "mipt/catalog.h"
 #include "mipt/mipt.h"
@@ -104,8 +103,8 @@ read_rows(const char *xid)
 }
 
 /*
- * Values that are stored out of line. What keeps them is the family lock: a row
- * in progress, once it has been rolled back, is dead to VACUUM at once, whatever
+ * Values that are stored out of line. What keeps them is the family lock, or who
+ * calls is ready to find them gone (load_if_there): a row in progress, once it has been rolled back, is dead to VACUUM at once, whatever
  * snapshots there are, and so are they. (Those of committed rows stay for as long
  * as the caller's snapshot.)
  */
@@ -168,6 +167,7 @@ load_if_there(MiptEntry *entry)
 	ResourceOwner owner = CurrentResourceOwner;
 	volatile bool there = true;
 
+	Assert(IsTransactionState());
 	if (!HeapTupleHasExternal(entry->row))
 	{
 		load(entry);
@@ -333,9 +333,11 @@ mipt_lock(const char *xid, LOCKMODE mode)
 List *
 mipt_read_states(const char *xid)
 {
-	List	   *entries = mipt_peek(xid);
+	List	   *entries;
 	ListCell   *lc;
 
+	Assert(mip_family_locked(xid, ShareLock));
+	entries = mipt_peek(xid);
 	mip_stop_point("peeked");
 	refuse_strangers(xid, entries);
 	foreach(lc, entries)
@@ -420,8 +422,10 @@ mipt_has_prepared(List *entries)
 MiptEntry *
 mipt_own_entry(MipState state)
 {
-	MiptEntry  *entry = mipt_entry_of(mip_mine.inst);
+	MiptEntry  *entry;
 
+	Assert(mip_in_transaction());
+	entry = mipt_entry_of(mip_mine.inst);
 	entry->state = state;
 	entry->request = mip_mine.request;
 	entry->result = mip_mine.result;
@@ -500,6 +504,7 @@ insert_row(const char *xid, const MiptEntry *entry, const bytea *links)
 	values[Anum_aborted - 1] = BoolGetDatum(entry->state == MIP_ABORTED);
 	set_varlena(values, nulls, Anum_links, links);
 	values[Anum_acknowledged - 1] = BoolGetDatum(entry->acknowledged);
+	Assert(mip_family_locked(xid, ExclusiveLock));
 	tup = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	insert_tuple(rel, tup);
 	heap_freetuple(tup);
@@ -509,6 +514,7 @@ insert_row(const char *xid, const MiptEntry *entry, const bytea *links)
 void
 mipt_insert_own(bytea *links)
 {
+	Assert(mip_mine.ending != MIP_RUNNING);
 	insert_row(mip_mine.xid, mipt_own_entry(MIP_PREPARED), links);
 }
 
@@ -520,6 +526,18 @@ mipt_insert_aborted(const char *xid, const MiptEntry *entry)
 	aborted.state = MIP_ABORTED;
 	insert_row(xid, &aborted, NULL);
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* Is the family of this row locked exclusively? */
+static bool
+is_mine_to_write(const MiptEntry *entry, TupleDesc desc)
+{
+	bool		isnull;
+
+	return mip_family_locked(TextDatumGetCString(heap_getattr(entry->row, Anum_xid, desc, &isnull)),
+							 ExclusiveLock);
+}
+#endif
 
 bool
 mipt_has_links(const MiptEntry *entry)
@@ -538,6 +556,7 @@ mipt_clear_links(const MiptEntry *entry)
 	HeapTuple	new;
 	Buffer		buffer;
 
+	Assert(is_mine_to_write(entry, RelationGetDescr(rel)));
 	old.t_self = entry->tid;
 	if (!heap_fetch(rel, SnapshotAny, &old, &buffer, false))
 		elog(ERROR, "pg_mip: the MIPT entry is gone");
@@ -557,6 +576,7 @@ mipt_strip(const char *xid, const MiptEntry *entry)
 	MiptEntry	bare = *entry;
 	Relation	rel = open_mipt(RowExclusiveLock);
 
+	Assert(is_mine_to_write(entry, RelationGetDescr(rel)));
 	bare.request = bare.result = NULL;
 	bare.sites = mipt_sites(entry);
 	bare.acknowledged = true;
@@ -581,6 +601,7 @@ mipt_delete(List *entries)
 
 		if (!ItemPointerIsValid(&entry->tid))
 			continue;
+		Assert(is_mine_to_write(entry, RelationGetDescr(rel)));
 		CatalogTupleDelete(rel, &entry->tid);
 		n++;
 	}
@@ -596,8 +617,8 @@ note_foreign_row(HeapTuple row, TupleDesc desc)
 	Datum		datum = heap_getattr(row, Anum_xid, desc, &isnull);
 	char	   *xid = isnull ? NULL : TextDatumGetCString(datum);
 
-	if (mip_registry && xid && strlen(xid) <= MIP_XID_MAX)
-		mip_family_transition(xid, 0);
+	if (xid && strlen(xid) <= MIP_XID_MAX)
+		mip_family_disturbed(xid);
 }
 
 /*

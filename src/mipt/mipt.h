@@ -65,14 +65,15 @@ typedef struct MiptEntry
 extern void mipt_lock(const char *xid, LOCKMODE mode);
 /*
  * All entries of a family, ordered by XINST, active instances included, as far
- * as they are not stored out of line. The caller holds the family lock (shared
- * is enough) if it wants entries that belong together.
+ * as they are not stored out of line. Without the family lock (shared is enough)
+ * they need not belong together, but what is found prepared has been, and what is
+ * found committed is.
  */
 extern List *mipt_peek(const char *xid);
 /*
- * The same. Checks that the caller is a member of the family's owner role:
- * ERRCODE_INSUFFICIENT_PRIVILEGE if not; and that nobody else is writing to the
- * rows: ERRCODE_OBJECT_IN_USE.
+ * The same; the caller holds the family lock. Checks that he is a member of the
+ * family's owner role: ERRCODE_INSUFFICIENT_PRIVILEGE if not; and that nobody else
+ * is writing to the rows: ERRCODE_OBJECT_IN_USE.
  */
 extern List *mipt_read_states(const char *xid);
 /* The same with texts, sites and links. The caller holds the family lock. */
@@ -100,10 +101,14 @@ extern bool mipt_is_foreign(const MiptEntry *entry);
 extern MiptEntry *mipt_committed(List *entries);
 extern bool mipt_has_prepared(List *entries);
 
-/* The entry of the instance that this backend is ending. */
+/* The entry of this backend's instance, as if it were in that state. */
 extern MiptEntry *mipt_own_entry(MipState state);
 
-/* Writes the row of this backend's instance (in its own transaction). */
+/*
+ * What writes rows is for who holds the family lock exclusively, until the end of
+ * its transaction. The first one writes the row of this backend's instance, which
+ * is being ended.
+ */
 extern void mipt_insert_own(bytea *links);
 /* Records that an instance was aborted. */
 extern void mipt_insert_aborted(const char *xid, const MiptEntry *entry);

@@ -87,9 +87,11 @@ mipt_raise_committed(const char *xid, const MiptEntry *entry)
 	bool		to_come = entry->state == MIP_PREPARED;
 	StringInfoData detail;
 
+	Assert(entry->state == MIP_COMMITTED || to_come);
 	if (entry->acknowledged)
 		raise_acknowledged(xid);
-	mip_family_unlock_all();	/* not for as long as a standby is away */
+	mip_family_unlock_all();	/* not for as long as a standby is away: [lock-let-go] */
+	/* [told-is-durable] */
 	if (to_come)
 		mip_make_durable();
 	else
@@ -156,7 +158,7 @@ mipt_check_sites(const char *xid, List *entries, ArrayType *sites)
 /*
  * The largest prepared XINST matters: a refused attempt has to go above it.
  * A one-phase commit decides the family alone, so any prepared sibling, which
- * others may have found to be the winner, is in its way.
+ * others may have found to be the winner, is in its way. [none-below]
  */
 void
 mipt_check_may_end(const char *xid, List *entries, int64 xinst, bool one_phase)

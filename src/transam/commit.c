@@ -5,7 +5,7 @@
  *	  mip.forget.
  *
  * mip.commit, step by step, and why a crash between any two of them is
- * harmless. All of it runs under the exclusive family lock, which is given
+ * harmless [hand-over-prefix]. All of it runs under the exclusive family lock, which is given
  * back before the rows of the reply travel: a client that stops reading them
  * would keep everybody else from the family.
  *
@@ -74,7 +74,7 @@ typedef struct Decision
  * a superuser; here membership, which mipt_read has checked, is enough.
  */
 static void
-finish(const char *xid, MiptEntry *entry, bool commit, bool flush)
+end_prepared(const char *xid, MiptEntry *entry, bool commit, bool flush)
 {
 	char		gid[GIDSIZE];
 	Oid			user;
@@ -82,6 +82,8 @@ finish(const char *xid, MiptEntry *entry, bool commit, bool flush)
 	MemoryContext old = CurrentMemoryContext;
 	SerializableXactHandle own = ShareSerializableXact();
 
+	Assert(mip_family_locked(xid, ExclusiveLock));
+	Assert(entry->state == MIP_PREPARED);	/* [only-prepared] */
 	mip_gid(gid, xid, entry->xinst);
 	if (!flush && mip_finish_unflushed(gid, commit))
 	{
@@ -106,9 +108,10 @@ finish(const char *xid, MiptEntry *entry, bool commit, bool flush)
 
 	entry->state = commit ? MIP_COMMITTED : MIP_ABORTED;
 	mip_count(commit ? MIP_COUNT_COMMITTED : MIP_COUNT_ROLLED_BACK);
-	mip_family_transition(xid, entry->xinst);
+	mip_family_finished(xid, entry->xinst);
 }
 
+/* [first-header-decides] */
 static void
 refuse_other_hand_over(const char *xid, List *entries, int64 winner)
 {
@@ -131,6 +134,7 @@ validate(const char *xid, List *entries, int64 winner)
 	MiptEntry  *committed = mipt_committed(entries);
 	MiptEntry  *entry = mipt_find(entries, winner);
 
+	/* [one-winner] */
 	if (committed)
 	{
 		if (committed->xinst != winner)
@@ -187,7 +191,7 @@ roll_back_losers(const char *xid, List *entries, int64 winner, bool flush)
 			continue;
 		if (entry->state == MIP_PREPARED)
 		{
-			finish(xid, entry, false, flush);
+			end_prepared(xid, entry, false, flush);
 			mip_stop_point("loser");
 			losers = lappend(losers, entry);
 		}
@@ -289,6 +293,7 @@ mip_family_commit(const char *xid, int64 winner)
 	again = entry->state == MIP_COMMITTED;
 	mip_doom_others(xid, winner);
 	mip_stop_point("doomed");
+	Assert(mip_others_are_doomed(xid, winner));	/* [doomed-before-header] */
 	if (!again)
 	{
 		mip_hand_over(entry->links);
@@ -300,7 +305,7 @@ mip_family_commit(const char *xid, int64 winner)
 	mip_stop_point("losers");
 	if (!again)
 	{
-		finish(xid, entry, true, !mip_commits_unflushed());
+		end_prepared(xid, entry, true, !mip_commits_unflushed());
 		mip_stop_point("committed");
 	}
 	mip_evict_doomed(xid);
@@ -318,14 +323,17 @@ give_up(const char *xid, List *entries, MiptEntry *entry)
 		mipt_raise_committed(xid, entry);
 	if (entry->state == MIP_PREPARED)
 	{
-		/* once another has committed, VACUUM may have had the base versions */
+		/*
+		 * [first-header-decides], but once another has committed VACUUM may have
+		 * had the base versions
+		 */
 		if (!mipt_committed(entries) && mip_hand_over_begun(entry->links))
 			ereport(ERROR,
 					(errcode(ERRCODE_MIP_NOT_USABLE),
 					 errmsg("instance " INT64_FORMAT " of family \"%s\" is being committed",
 							entry->xinst, xid),
 					 errhint("Call mip.commit to complete it.")));
-		finish(xid, entry, false, true);
+		end_prepared(xid, entry, false, true);
 		mip_stop_point("rolled back");
 	}
 	else
@@ -338,7 +346,8 @@ give_up(const char *xid, List *entries, MiptEntry *entry)
 
 /*
  * Gives up one instance. To be called by its own coordinator, and only after
- * some site has definitely refused it.
+ * some site has definitely refused it: nothing else ends what is prepared, but a
+ * winner's commit. [prepared-stays]
  */
 List *
 mip_family_rollback(const char *xid, int64 loser)
@@ -428,7 +437,7 @@ keep_refusal(const char *xid, void *arg)
 		entry->sites = refusal->sites;
 	mipt_insert_aborted(xid, entry);
 	mip_family_noted(xid);
-	ForceSyncCommit();
+	ForceSyncCommit();			/* [refusal-stays] */
 }
 
 static void
@@ -449,7 +458,7 @@ book_refusal(const char *xid, int64 xinst, ArrayType *sites)
  * anybody can get the definite refusal that permits to roll it back elsewhere:
  * the note is durable when the reply comes, and nobody else gets the family
  * lock before. One that is active is doomed at once, so it cannot be prepared
- * between answer and note.
+ * between answer and note. [refusal-stays]
  */
 bool
 mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites)

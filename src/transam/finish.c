@@ -154,10 +154,11 @@ mip_finish_init(void)
 
 /* ---- the transaction ---- */
 
-/* The caller holds TwoPhaseStateLock. NULL: there is none that we may finish. */
+/* NULL: there is none that we may finish. */
 static GlobalTransaction
 find(const char *gid)
 {
+	Assert(LWLockHeldByMe(TwoPhaseStateLock));
 	for (int i = 0; i < table->numPrepXacts; i++)
 	{
 		GlobalTransaction gxact = table->prepXacts[i];
@@ -242,7 +243,7 @@ read_state(const char *gid, XLogRecPtr *lsn)
 
 /* ---- its end ---- */
 
-/* RecordTransactionCommitPrepared; the caller holds TwoPhaseStateLock. */
+/* RecordTransactionCommitPrepared */
 static void
 record_commit(const char *gid, TransactionId xid, int nchildren, TransactionId *children)
 {
@@ -256,7 +257,7 @@ record_commit(const char *gid, TransactionId xid, int nchildren, TransactionId *
 							  xid, gid);
 	TransactionTreeSetCommitTsData(xid, nchildren, children, now, InvalidRepOriginId);
 	XLogSetAsyncXactLSN(lsn);
-	mip_note_unflushed(lsn);
+	mip_note_unflushed(lsn);	/* [told-is-durable] */
 	TransactionIdAsyncCommitTree(xid, nchildren, children, lsn);
 	MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
 	END_CRIT_SECTION();
@@ -325,6 +326,7 @@ finish(GlobalTransaction gxact, xl_xact_prepare *state, bool commit)
 		((char *) state + MAXALIGN(sizeof(xl_xact_prepare)) + MAXALIGN(state->gidlen));
 	char	   *records = (char *) children + MAXALIGN(state->nsubxacts * sizeof(TransactionId));
 
+	Assert(LWLockHeldByMeInMode(TwoPhaseStateLock, LW_EXCLUSIVE));
 	if (commit)
 		record_commit(gxact->gid, xid, state->nsubxacts, children);
 	else

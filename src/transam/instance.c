@@ -172,7 +172,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_session_begin();
 	(void) GetTopTransactionId();
 	mip_log_begin(xinst);
-	/* heap does not do this for key updates, and we make lockers of updaters */
+	/* heap does not do this for key updates, and we make lockers of updaters: [lockers-stay] */
 	MultiXactIdSetOldestMember();
 
 	old = MemoryContextSwitchTo(TopTransactionContext);
@@ -182,7 +182,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_mine.key = key ? DatumGetTextPCopy(PointerGetDatum(key)) : NULL;
 	MemoryContextSwitchTo(old);
 
-	mipt_lock(xid, ShareLock);
+	mipt_lock(xid, ShareLock);	/* [known-before-read] */
 	mip_mine.inst = mip_register(xid, xinst, GetUserId(), sites);
 	mip_mine.family = mip_mine.inst->family;
 	mip_mine.ending = MIP_RUNNING;
@@ -195,7 +195,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_mine.alone = list_length(entries) == 1;
 	check_entries(entries, xinst);
 	check_isolation(entries, xinst);
-	/* after the entries: they are removed behind the horizon */
+	/* after the entries: they are removed behind the horizon: [entry-or-horizon] */
 	mip_mine.age = mip_xid_age(xid);
 	mip_mine.first_command = GetCurrentCommandId(false);
 	if (mip_mine.age == MIP_BEHIND_HORIZON && !mipt_has_prepared(entries))
@@ -209,6 +209,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 static void
 check_role(const char *function)
 {
+	Assert(mip_in_transaction());
 	if (GetUserId() != mip_mine.inst->owner)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
@@ -287,6 +288,7 @@ read_family(void)
 {
 	List	   *entries;
 
+	Assert(mip_in_transaction() && mip_mine.ending == MIP_RUNNING);
 	if (mip_mine.alone && mip_mine.family->transitions == mip_mine.seen &&
 		mip_mine.family->notes == mip_mine.notes && !mip_have_siblings())
 		return list_make1(mipt_own_entry(MIP_ACTIVE));
@@ -375,7 +377,7 @@ after_prepare(void *arg)
 /*
  * Until PostPrepare_Twophase nobody else can finish a prepared transaction,
  * and that comes after the last transaction callback. So the family lock stays
- * until then.
+ * until then, and no longer [lock-let-go].
  */
 static void
 unlock_after_prepare(void)
@@ -420,6 +422,7 @@ win_in_one_phase(const bytea *links)
 	mip_stop_point("doomed");
 	mip_evict_doomed(mip_mine.xid);
 	mip_stop_point("evicted");
+	Assert(mip_others_are_doomed(mip_mine.xid, mip_mine.xinst));	/* [doomed-before-header] */
 	mip_hand_over(links);
 	mip_stop_point("handed over");
 	note_losers();
@@ -438,13 +441,14 @@ has_written_nothing(void)
  * An expired request can still be cancelled, by an instance that does nothing:
  * where there is a sibling to get out of doubt; or if no clock but ours says
  * so, since then the request has never been committed here (else there would be
- * an entry). The caller has read the entries before.
+ * an entry). The caller has read the entries before. [no-cancel-of-done]
  */
 static void
 check_not_expired(bool one_phase)
 {
 	MipAge		age = mip_xid_age(mip_mine.xid);
 
+	Assert(mip_family_locked(mip_mine.xid, ExclusiveLock));
 	if (age == MIP_CURRENT)
 		return;
 	if (one_phase || mip_mine.result != NULL || !has_written_nothing() ||
@@ -461,6 +465,7 @@ enter_row(bool one_phase)
 {
 	bytea	   *links;
 
+	Assert(mip_mine.ending == (one_phase ? MIP_ONE_PHASE : MIP_PREPARING));
 	/* deferred triggers have run since */
 	check_role(one_phase ? "mip.commit_one_phase" : "mip.prepare");
 	mip_refuse_strong_locks();
@@ -468,6 +473,7 @@ enter_row(bool one_phase)
 	mip_family_lock_ending(mip_mine.xid);
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	mip_check_doomed();
+	/* [counted-in-lock], so this is what the reply has been made of */
 	if (mip_mine.family->transitions != mip_mine.seen)
 	{
 		mipt_check_may_end(mip_mine.xid, mipt_read(mip_mine.xid), mip_mine.xinst,
@@ -553,7 +559,7 @@ pre_prepare(void)
 	enter_row(false);
 }
 
-/* Nobody waits for a client that does not read why this has failed. */
+/* Nobody waits for a client that does not read why this has failed: [lock-let-go] */
 static void
 run_unlocking(void (*step) (void))
 {

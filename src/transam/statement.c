@@ -138,6 +138,7 @@ locked_object(const LOCKTAG *tag)
 /*
  * Statements that lock tables are refused before they do; functions written in C,
  * as those for statistics, may do it unseen, and without a transaction id.
+ * [siblings-never-wait]
  */
 void
 mip_refuse_strong_locks(void)

@@ -63,6 +63,7 @@ fail_wait(const LockInstanceData *wait)
 	waits = proc->pid == wait->pid && proc->waitLock != NULL &&
 		proc->waitStatus == PROC_WAIT_STATUS_WAITING &&
 		memcmp(&proc->waitLock->tag, &wait->locktag, sizeof(LOCKTAG)) == 0;
+	/* told before it wakes up, and by no more than one detector */
 	if (waits)
 	{
 		mip_registry->victim_since = GetCurrentTimestamp();

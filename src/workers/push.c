@@ -70,6 +70,7 @@ typedef struct Task
 static void
 begin_work(const char *what)
 {
+	Assert(!IsTransactionState());
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -95,7 +96,7 @@ push(void)
 		mip_count(MIP_COUNT_PUSHES);
 	}
 	end_work();
-	mip_registry->pushed = true;
+	mip_registry->pushed = true;	/* the launcher looks when we are gone */
 }
 
 static void
