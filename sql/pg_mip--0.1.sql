@@ -158,7 +158,7 @@ COMMENT ON FUNCTION mip.finished(interval, integer) IS
 
 CREATE FUNCTION mip.prepared_instances(OUT xid text, OUT xinst bigint, OUT owner name,
 	OUT since timestamptz, OUT request text, OUT sites text[]) RETURNS SETOF record
-	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_in_doubt';
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_prepared_instances';
 COMMENT ON FUNCTION mip.prepared_instances() IS 'behind the view mip.in_doubt';
 
 CREATE VIEW mip.in_doubt AS SELECT * FROM mip.prepared_instances();

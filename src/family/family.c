@@ -34,6 +34,7 @@
 #include "family/family.h"
 #include "family/family_internal.h"
 #include "family/family_lock.h"
+#include "family/refusal.h"
 #include "family/sites.h"
 
 MipRegistry *mip_registry;
@@ -300,7 +301,7 @@ mip_register(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 
 	Assert(mip_registry->rebuilt);
 	Assert(TransactionIdIsValid(tid));
-	Assert(mip_family_locked(xid, ShareLock));	/* [known-before-read] */
+	Assert(mip_family_locked(xid, ShareLock));	/* [doomed-before-header] */
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_ENTER);
 	mine = take_slot(family, xinst);
@@ -326,20 +327,11 @@ mip_register(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 	LWLockRelease(mip_registry->lock);
 
 	if (other_owner)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("family \"%s\" belongs to another role", xid)));
+		mip_raise_stranger(xid);
 	if (duplicate)
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_DUPLICATE),
-				 errmsg("instance " INT64_FORMAT " of family \"%s\" exists already",
-						xinst, xid),
-				 errhint("Every attempt needs an XINST of its own.")));
+		mip_raise_duplicate(xid, xinst);
 	if (other_sites)
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_SITES),
-				 errmsg("instances of family \"%s\" have been begun with another set of sites", xid),
-				 errhint("All instances of one XID must name the same sites.")));
+		mip_raise_other_sites(xid);
 	return mine;
 }
 
@@ -398,31 +390,6 @@ mip_family_instances(const char *xid)
 		result = lappend(result, copy);
 	}
 	LWLockRelease(mip_registry->lock);
-	return result;
-}
-
-List *
-mip_prepared_instances(void)
-{
-	List	   *result = NIL;
-	MipInDoubt *found = palloc(sizeof(MipInDoubt) * mip_registry->nslots);
-	int			n = 0;
-
-	LWLockAcquire(mip_registry->lock, LW_SHARED);
-	for (int slot = 0; slot < mip_registry->nslots; slot++)
-	{
-		MipInstance *inst = &mip_registry->slots[slot];
-
-		if (inst->family && MipInstanceIsPrepared(inst) &&
-			inst->family->key.dbid == MyDatabaseId)
-		{
-			found[n].xinst = inst->xinst;
-			strlcpy(found[n++].xid, inst->family->key.xid, sizeof(found->xid));
-		}
-	}
-	LWLockRelease(mip_registry->lock);
-	for (int i = 0; i < n; i++)
-		result = lappend(result, &found[i]);
 	return result;
 }
 

@@ -122,13 +122,6 @@ extern void mip_mark_prepared(MipInstance *inst);
  * instances that are active may end at any time.
  */
 extern List *mip_family_instances(const char *xid);
-/* Same for all prepared instances of this database; fills in the XIDs. */
-typedef struct MipInDoubt
-{
-	char		xid[MIP_XID_MAX + 4];
-	int64		xinst;
-} MipInDoubt;
-extern List *mip_prepared_instances(void);
 
 /*
  * When instances were prepared, in all databases; `now` if that lies in the

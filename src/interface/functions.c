@@ -1,8 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * functions.c
- *	  The SQL functions of schema mip: arguments in, rows out. Rules and
- *	  effects are in instance.c and commit.c.
+ *	  SQL functions: arguments in, rows out. Rules and effects are in
+ *	  instance.c, commit.c and expiry.c.
+ *
+ * Those that requests are carried out, decided and cleaned up with. Others are
+ * beside what they are about: waits.c, enable.c, stats.c, xid.c, and for the trigger
+ * of mip.mipt, mipt.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,7 +49,7 @@ PG_FUNCTION_INFO_V1(mip_forget);
 PG_FUNCTION_INFO_V1(mip_acknowledge);
 PG_FUNCTION_INFO_V1(mip_expire);
 PG_FUNCTION_INFO_V1(mip_finished);
-PG_FUNCTION_INFO_V1(mip_in_doubt);
+PG_FUNCTION_INFO_V1(mip_prepared_instances);
 PG_FUNCTION_INFO_V1(mip_ignore_replicated);
 
 /* Labels of mip.state, in the order of MipState */
@@ -353,7 +357,7 @@ mip_finished(PG_FUNCTION_ARGS)
 }
 
 static void
-put_in_doubt(ReturnSetInfo *rsinfo, const MipInDoubt *found)
+put_in_doubt(ReturnSetInfo *rsinfo, const MipLiving *found)
 {
 	MiptEntry  *entry = mipt_read_in_doubt(found->xid, found->xinst);
 	Datum		values[6];
@@ -377,7 +381,7 @@ put_in_doubt(ReturnSetInfo *rsinfo, const MipInDoubt *found)
  * of roles that the caller is not a member of are left out.
  */
 Datum
-mip_in_doubt(PG_FUNCTION_ARGS)
+mip_prepared_instances(PG_FUNCTION_ARGS)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext family;
@@ -387,8 +391,10 @@ mip_in_doubt(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	/* not the texts of all families at a time */
 	family = AllocSetContextCreate(caller, "pg_mip family", ALLOCSET_DEFAULT_SIZES);
-	foreach(lc, mip_prepared_instances())
+	foreach(lc, mip_living_instances())
 	{
+		if (((MipLiving *) lfirst(lc))->pid != 0)
+			continue;
 		MemoryContextReset(family);
 		MemoryContextSwitchTo(family);
 		put_in_doubt((ReturnSetInfo *) fcinfo->resultinfo, lfirst(lc));

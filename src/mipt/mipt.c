@@ -43,6 +43,7 @@
 #include "family/current.h"
 #include "family/family.h"
 #include "family/family_lock.h"
+#include "family/refusal.h"
 #include "mipt/catalog.h"
 #include "mipt/mipt.h"
 
@@ -232,6 +233,26 @@ mipt_is_pending(const char *xid, int64 xinst)
 	return pending;
 }
 
+static void *
+copy_varlena(const void *value)
+{
+	return value ? memcpy(palloc(VARSIZE_ANY(value)), value, VARSIZE_ANY(value)) : NULL;
+}
+
+MiptEntry *
+mipt_copy_loser(const MiptEntry *entry)
+{
+	MiptEntry  *copy = palloc(sizeof(MiptEntry));
+
+	*copy = *entry;
+	copy->request = copy_varlena(entry->request);
+	copy->result = copy_varlena(entry->result);
+	copy->sites = copy_varlena(entry->sites);
+	copy->links = NULL;
+	copy->row = NULL;
+	return copy;
+}
+
 static int
 compare_entries(const ListCell *a, const ListCell *b)
 {
@@ -294,6 +315,7 @@ may_see(const MiptEntry *entry)
 	return has_privs_of_role(GetUserId(), entry->owner);
 }
 
+/* [owner-decides] */
 static void
 refuse_strangers(const char *xid, List *entries)
 {
@@ -302,9 +324,7 @@ refuse_strangers(const char *xid, List *entries)
 	foreach(lc, entries)
 	{
 		if (!may_see(lfirst(lc)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("family \"%s\" belongs to another role", xid)));
+			mip_raise_stranger(xid);
 	}
 }
 

@@ -60,7 +60,7 @@ typedef struct MiptEntry
 /*
  * Takes the family lock, unless the family is another role's, of which the
  * caller is not a member: ERRCODE_INSUFFICIENT_PRIVILEGE. Who has no business
- * with a family must not be able to keep others from it.
+ * with a family must not be able to keep others from it [owner-decides].
  */
 extern void mipt_lock(const char *xid, LOCKMODE mode);
 /*
@@ -93,6 +93,8 @@ extern MiptEntry *mipt_read_in_doubt(const char *xid, int64 xinst);
 extern MiptEntry *mipt_find(List *entries, int64 xinst);
 /* An entry of one without a row: active, doomed, or prepared and out of sight. */
 extern MiptEntry *mipt_entry_of(const MipInstance *inst);
+/* A copy, in the current memory, for mipt_insert_aborted: without links and row. */
+extern MiptEntry *mipt_copy_loser(const MiptEntry *entry);
 /*
  * Is this a row that a transaction in progress has written, but not as an
  * instance's own? Nothing may be concluded from it. mipt_read refuses.

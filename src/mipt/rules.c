@@ -14,6 +14,7 @@
 #include "base/mip.h"
 #include "base/stats.h"
 #include "family/family_lock.h"
+#include "family/refusal.h"
 #include "family/sites.h"
 #include "mipt/durable.h"
 #include "mipt/mipt.h"
@@ -147,11 +148,7 @@ mipt_check_sites(const char *xid, List *entries, ArrayType *sites)
 
 		if ((entry->state == MIP_PREPARED || entry->state == MIP_ACTIVE) &&
 			entry->sites && !mip_sites_equal(entry->sites, sites))
-			ereport(ERROR,
-					(errcode(ERRCODE_MIP_SITES),
-					 errmsg("instances of family \"%s\" have been begun with another set of sites",
-							xid),
-					 errhint("All instances of one XID must name the same sites.")));
+			mip_raise_other_sites(xid);
 	}
 }
 

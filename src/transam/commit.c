@@ -205,26 +205,6 @@ roll_back_losers(const char *xid, List *entries, int64 winner, bool flush)
 	return losers;
 }
 
-static void *
-copy_varlena(const void *value)
-{
-	return value ? memcpy(palloc(VARSIZE(value)), value, VARSIZE(value)) : NULL;
-}
-
-static MiptEntry *
-copy_loser(const MiptEntry *entry)
-{
-	MiptEntry  *copy = palloc(sizeof(MiptEntry));
-
-	*copy = *entry;
-	copy->request = copy_varlena(entry->request);
-	copy->result = copy_varlena(entry->result);
-	copy->sites = copy_varlena(entry->sites);
-	copy->links = NULL;
-	copy->row = NULL;
-	return copy;
-}
-
 static void
 note_aborted(const char *xid, const Decision *decision, List *entries)
 {
@@ -271,7 +251,7 @@ close_books(const char *xid, List *losers, const MiptEntry *winner)
 		ListCell   *lc;
 
 		foreach(lc, losers)
-			decision->losers = lappend(decision->losers, copy_loser(lfirst(lc)));
+			decision->losers = lappend(decision->losers, mipt_copy_loser(lfirst(lc)));
 		decision->committed = winner != NULL;
 		mip_book(xid, winner ? MIP_NOTE : MIP_EFFECT, keep_notes, decision);
 	}

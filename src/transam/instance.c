@@ -35,6 +35,7 @@
 #include "family/eviction.h"
 #include "family/family.h"
 #include "family/family_lock.h"
+#include "family/refusal.h"
 #include "family/sites.h"
 #include "mipt/books.h"
 #include "mipt/horizon.h"
@@ -134,9 +135,7 @@ check_entries(List *entries, int64 xinst)
 		MiptEntry  *entry = lfirst(lc);
 
 		if (entry->owner != GetUserId())
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("family \"%s\" belongs to another role", mip_mine.xid)));
+			mip_raise_stranger(mip_mine.xid);
 	}
 	mipt_check_may_end(mip_mine.xid, entries, xinst, false);
 	foreach(lc, entries)
@@ -144,11 +143,7 @@ check_entries(List *entries, int64 xinst)
 		MiptEntry  *entry = lfirst(lc);
 
 		if (entry->state != MIP_ACTIVE && entry->xinst == xinst)
-			ereport(ERROR,
-					(errcode(ERRCODE_MIP_DUPLICATE),
-					 errmsg("instance " INT64_FORMAT " of family \"%s\" exists already",
-							xinst, mip_mine.xid),
-					 errhint("Every attempt needs an XINST of its own.")));
+			mip_raise_duplicate(mip_mine.xid, xinst);
 	}
 	mipt_check_sites(mip_mine.xid, entries, mip_mine.sites);
 }
@@ -182,7 +177,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_mine.key = key ? DatumGetTextPCopy(PointerGetDatum(key)) : NULL;
 	MemoryContextSwitchTo(old);
 
-	mipt_lock(xid, ShareLock);	/* [known-before-read] */
+	mipt_lock(xid, ShareLock);	/* [doomed-before-header] */
 	mip_mine.inst = mip_register(xid, xinst, GetUserId(), sites);
 	mip_mine.family = mip_mine.inst->family;
 	mip_mine.ending = MIP_RUNNING;
@@ -269,12 +264,8 @@ static void
 remember_loser(const MiptEntry *entry)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-	MiptEntry  *loser = palloc(sizeof(MiptEntry));
 
-	*loser = *entry;
-	if (entry->sites)
-		loser->sites = DatumGetArrayTypePCopy(PointerGetDatum(entry->sites));
-	mip_mine.losers = lappend(mip_mine.losers, loser);
+	mip_mine.losers = lappend(mip_mine.losers, mipt_copy_loser(entry));
 	MemoryContextSwitchTo(old);
 }
 
