@@ -105,14 +105,17 @@ installcheck() { # installcheck NAME COUNTER MAKE-VARIABLE...
   piece "$name" "$counter" make -s PG_CONFIG="$pg_config" installcheck "$@"
 }
 
-suite_layers() { piece layers count_one python3 dev/layers src; }
+suite_layers() {
+  piece layers count_one python3 dev/layers src
+  piece invariants count_one python3 dev/invariants
+}
 suite_regress() { start_server; installcheck regress count_regress ISOLATION= TAP_TESTS=; stop_server; }
 suite_isolation() { start_server; installcheck isolation count_regress REGRESS= TAP_TESTS=; stop_server; }
 suite_tap() { installcheck tap count_tap REGRESS= ISOLATION= PROVE_TESTS='test/t/*.pl' PROVE_FLAGS=-j4; }
 suite_ruff() {
   use_python
   piece ruff count_one sh -c \
-    'ruff check --config python/pyproject.toml dev/layers demo examples faults docs bench test/postgres test/postgres/run test/histories test/histories/run test/sqlsmith/run spec spec/run && cd python && ruff check .'
+    'ruff check --config python/pyproject.toml dev/layers dev/invariants demo examples faults docs bench test/postgres test/postgres/run test/histories test/histories/run test/sqlsmith/run spec spec/run && cd python && ruff check .'
 }
 suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproject.toml python/pgmip demo examples faults; }
 suite_pytest() { use_python; piece pytest count_pytest python -m pytest -q -p no:cacheprovider python/tests; }

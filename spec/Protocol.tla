@@ -109,11 +109,13 @@ Change(s, f, y, to) ==
 OtherSites(s, f, y) ==
   \E z \in Prepared(s, f) \cup CommittedAt(s, f) : SitesOf[z] # SitesOf[y]
 
+(* [no-cancel-of-done] *)
 RefusedAsExpired(s, f, y) ==
   /\ Kept("horizon") /\ Expired(s, f)
   /\ \/ y \notin Empty
      \/ Kept("cancel beside a prepared instance only") /\ Prepared(s, f) = {}
 
+(* [none-below] is the second one. *)
 MustRefuse(s, f, y) ==
   \/ Kept("not after a commit") /\ CommittedAt(s, f) # {}
   \/ Kept("not below a prepared instance") /\ \E z \in Prepared(s, f) : z > y
@@ -215,12 +217,14 @@ LoseCommit(s, f) ==
   /\ acknowledged' = [acknowledged EXCEPT ![s] = @ \ {f}]
   /\ UNCHANGED <<horizon, ended>>
 
+(* Broken: [prepared-stays], and what is told of a commit in one phase *)
 LosePrepare(s, f, y) ==
   /\ \/ ~Kept("prepare is durable") /\ state[s][f][y] = "prepared"
      \/ ~Kept("one phase is durable") /\ state[s][f][y] = "committed" /\ SitesOf[y] = {s}
   /\ Change(s, f, y, "aborted")
   /\ UNCHANGED <<unflushed, acknowledged, horizon, ended>>
 
+(* Broken: [refusal-stays] *)
 LoseRefusal(s, f, y) ==
   /\ ~Kept("a refusal is durable") /\ state[s][f][y] = "aborted"
   /\ Change(s, f, y, "none")
@@ -234,7 +238,7 @@ LoseHorizon(s) ==
 (* Clean-up *)
 
 (* Whoever acknowledges knows that it is committed, durably, at every site. *)
-(* A site that has removed the family says so, too.                         *)
+(* A site that has removed the family says so, too. [told-is-durable]       *)
 FinishedAt(s, f, w) ==
   \/ state[s][f][w] = "committed"
   \/ state[s][f][w] \in {"removed", "forgotten"} /\ Kept("removed counts as finished")
@@ -251,7 +255,8 @@ Acknowledge(s, f) ==
                                     THEN unflushed[q] \ {f} ELSE unflushed[q]]
   /\ UNCHANGED <<state, horizon, reads, decided, ended>>
 
-(* At any time, since clocks may show any time *)
+(* At any time, since clocks may show any time. [horizon-first]: here in one  *)
+(* step; where a crash comes between, MoveHorizon alone.                      *)
 Expire(s, f) ==
   /\ \/ f \in acknowledged[s]
      \/ ~Kept("expire what is acknowledged")
@@ -367,6 +372,7 @@ EverythingIsRemoved == \A f \in Families : <>[](\A s \in Sites : CommittedAt(s, 
 
 Winners(f) == decided[f] \cup UNION {TookEffect(s, f) : s \in Sites}
 
+(* [one-winner] *)
 OneWinner == \A f \in Families : Cardinality(Winners(f)) <= 1
 
 (* What clients may have been told of a request; "never" after Close *)
@@ -376,17 +382,20 @@ Results(f, set) ==
 
 OneResult == \A f \in Families, set \in SiteSets : Cardinality(Results(f, set)) <= 1
 
+(* [entry-or-horizon] *)
 AtMostOnce == \A s \in Sites, f \in Families : Cardinality(TookEffect(s, f)) <= 1
 
 Atomic ==
   \A s \in Sites, f \in Families : \A w \in TookEffect(s, f) :
     \A q \in SitesOf[w] : state[q][f][w] \in {"prepared", "committed", "removed", "forgotten"}
 
-(* Whoever commits a winner finds it, however late the request arrives *)
+(* Whoever commits a winner finds it, however late the request arrives:      *)
+(* [prepared-stays]                                                          *)
 WinnersArePrepared ==
   \A f \in Families : \A w \in decided[f] : \A s \in SitesOf[w] :
     state[s][f][w] \in {"prepared", "committed", "removed", "forgotten"}
 
+(* [only-prepared] *)
 OnlyPreparedCommits ==
   [][\A s \in Sites, f \in Families : \A w \in Instances :
        state[s][f][w] # "committed" /\ state'[s][f][w] = "committed" =>

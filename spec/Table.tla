@@ -1,6 +1,7 @@
 ------------------------------- MODULE Table --------------------------------
 (* Prints what Decision says of all MIPTs of two sites; `run` compares it   *)
-(* with what python/pgmip/decision.py says.                                 *)
+(* with what python/pgmip/decision.py says. That everybody decides alike is *)
+(* half of [one-winner].                                                    *)
 EXTENDS Decision, TLC
 
 Read2 == [Instances -> State \cup {"none"}] \cup {Unread}

@@ -279,7 +279,7 @@ SELECT state FROM mip.commit_one_phase('request', 'result');
 BEGIN; SELECT mip.begin(xid_of('2902-01-01', 1), 3);
 ROLLBACK;
 
--- Behind the horizon an instance may do nothing, to end the doubt of another.
+-- Behind the horizon an instance may do nothing, to end the doubt of another. [no-cancel-of-done]
 SELECT xid_of('2002-01-05', 1) AS xid \gset
 BEGIN; SELECT mip.begin(:'xid', 3, '{x,y}');
 UPDATE ex SET v = 7;

@@ -64,7 +64,7 @@ SELECT mip.forget('f2');
 SELECT :rows FROM mip.commit('f2', 2);
 SELECT mip.forget('f2');
 
--- Commit and rollback of what is not prepared
+-- Commit and rollback of what is not prepared [only-prepared]
 SELECT * FROM mip.commit('f3', 1);
 :code
 BEGIN;

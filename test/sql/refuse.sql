@@ -24,7 +24,7 @@ SELECT mip.begin('rf1', 4, '{a,b}');
 UPDATE t SET v = 4 WHERE id = 1;
 SELECT xinst, state, sites FROM mip.prepare('four', '4');
 
--- prepared: too late; and nothing has changed
+-- prepared: too late; and nothing has changed [prepared-stays]
 SELECT mip.refuse('rf1', 4, '{a,b}');
 SELECT xinst, state FROM mip.instances('rf1');
 -- beside it, also one that it supersedes
@@ -39,7 +39,7 @@ SELECT mip.refuse('rf1', 7);
 :code
 SELECT xinst, state FROM mip.instances('rf1');
 
--- rolled back: refused, and it may be repeated
+-- rolled back: refused, and it may be repeated [refusal-stays]
 SELECT xinst, state FROM mip.rollback('rf1', 4);
 SELECT mip.refuse('rf1', 4, '{a,b}'), mip.refuse('rf1', 4, '{a,b}');
 SELECT v FROM t WHERE id = 1;

@@ -1,5 +1,5 @@
 # The server crashes inside mip.commit, at each of its steps; any session
-# completes the same winner afterwards, and no other one.
+# completes the same winner afterwards, and no other one. [first-header-decides] [hand-over-prefix]
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
 # What becomes of active losers when the winner commits: their statements end
 # with MP005, idle ones lose their session, all their locks vanish at once,
-# and a session that goes on is not cancelled by mistake.
+# and a session that goes on is not cancelled by mistake. [cancel-stays-inside]
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
 # VACUUM FREEZE of transaction ids and multixacts while two siblings are
-# prepared, one of them with an overlay: neither loses its hold on a row.
+# prepared, one of them with an overlay: neither loses its hold on a row. [lockers-stay]
 
 use strict;
 use warnings FATAL => 'all';

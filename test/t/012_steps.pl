@@ -1,7 +1,8 @@
 # Every step of an ending fails once: with an error, and with a crash that does
 # or does not find the step's WAL on disk. Nobody
 # sees half of it; anybody of the family's role completes it, and no other
-# winner follows once the hand-over has begun; nothing is left behind.
+# winner follows once the hand-over has begun; nothing is left behind. [hand-over-prefix]
+# [first-header-decides]
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
 # A statement of a doomed loser that runs on through the whole hand-over never
 # returns a mix of the loser's versions and the base versions: the rows that
-# it returns are the loser's, each once, until MP005 ends it.
+# it returns are the loser's, each once, until MP005 ends it. [doomed-before-header]
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
 # A loser that waits for its turn to prepare while the winner commits learns
-# that it has lost (MP005), and keeps its session.
+# that it has lost (MP005), and keeps its session. [doomed-before-header]
 
 use strict;
 use warnings FATAL => 'all';

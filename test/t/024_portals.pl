@@ -196,7 +196,7 @@ is(states($node, 'refused'), '', '... has an effect, too');
 
 # ---- deciding ----
 
-# A client that does not fetch the rest keeps nobody from the family.
+# A client that does not fetch the rest keeps nobody from the family. [lock-let-go]
 my %decision = (commit => '1 aborted, 2 committed', rollback => '1 prepared, 2 aborted');
 for my $function (sort keys %decision)
 {
@@ -236,6 +236,7 @@ is(states($node, 'half decided'), '2 committed', 'and stands');
 execute('cleaning', q[SELECT mip.acknowledge(x) FROM (VALUES ('half decided'), ('x')) v (x)], 1);
 execute('', $_, 0) for 'BEGIN', q[PREPARE TRANSACTION 'outsider'];
 like(sync(), qr/E\(MP006\)ZI$/, 'PREPARE TRANSACTION behind a part of a clean-up: refused');
+# [lock-order]
 connect_to();
 execute('cleaning', q[SELECT mip.acknowledge(x) FROM (VALUES ('half decided'), ('x')) v (x)], 1);
 execute('', $_, 0) for 'BEGIN', q[SELECT mip.begin('behind', 1)], q[SELECT FROM mip.commit_one_phase('', '')];

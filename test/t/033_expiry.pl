@@ -1,5 +1,5 @@
 # What has been acknowledged, has expired or was refused as too old stays so
-# through crashes at any step, dumps, and the promotion of a standby.
+# through crashes at any step, dumps, and the promotion of a standby. [entry-or-horizon] [horizon-first]
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,7 @@
 # Instances in doubt are pushed: NOTIFY in their database, again and again
 # while they stay, after a restart, a crash and a promotion, beside databases
 # that have been dropped or have lost the extension. Expired entries go.
+# [rebuilt-first]
 
 use strict;
 use warnings FATAL => 'all';

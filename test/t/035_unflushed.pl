@@ -1,6 +1,6 @@
 # With mip.synchronous_commit_prepared = off, mip.commit does not wait for the
 # flush. A crash then finds the winner prepared again, with the same result and
-# nothing lost; whatever else has told of the commit has flushed it.
+# nothing lost; whatever else has told of the commit has flushed it. [told-is-durable]
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,6 @@
 # A crash can lose a loser's roll-back and keep the hint that its MIPT entry is
 # dead, which waits for no flush. Whoever commits the winner ends it for good.
+# [one-winner]
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
 # With a synchronous standby nobody is told of what it does not have yet, not
-# even after a crash, when PostgreSQL itself shows it to everybody.
+# even after a crash, when PostgreSQL itself shows it to everybody. [told-is-durable]
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
 # A function that locks a table, and keeps the lock, without a statement that says
 # so and without a transaction id: no instance has such a lock once its statement
-# has ended, so siblings do not wait for it.
+# has ended, so siblings do not wait for it. [siblings-never-wait]
 
 use strict;
 use warnings FATAL => 'all';
