@@ -516,6 +516,22 @@ mip_family_disturbed(const char *xid)
 	LWLockRelease(mip_registry->lock);
 }
 
+void
+mip_families_disturbed(void)
+{
+	if (mip_registry == NULL)
+		return;
+	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
+	for (int slot = 0; slot < mip_registry->nslots; slot++)
+	{
+		MipFamily  *family = mip_registry->slots[slot].family;
+
+		if (family && family->key.dbid == MyDatabaseId)
+			family->transitions++;
+	}
+	LWLockRelease(mip_registry->lock);
+}
+
 List *
 mip_waiters(void)
 {

@@ -37,7 +37,7 @@ typedef struct MipFamilyKey
  *	 - transitions: a hint; with the family lock held exclusively all transitions
  *	   by functions, since these are counted before the lock is given back
  *	   [counted-in-lock]. It may also count up at any other time, for what has
- *	   happened unseen (family.c, drop_stale; mipt.c, note_foreign_row): then
+ *	   happened unseen (family.c, drop_stale; mipt.c, note_row): then
  *	   somebody looks again for nothing;
  *	 - notes: likewise, for what is in the MIPT without being a transition.
  */
@@ -155,8 +155,12 @@ extern bool mip_any_in_doubt(void);
 extern void mip_family_finished(const char *xid, int64 xinst);
 /* Losers have been noted; others see it once the caller's family lock is gone. */
 extern void mip_family_noted(const char *xid);
-/* Somebody writes to the family's rows who does not go by its lock. */
+/*
+ * Somebody writes to a family's rows, or has written to those of any families here,
+ * who does not go by their locks.
+ */
 extern void mip_family_disturbed(const char *xid);
+extern void mip_families_disturbed(void);
 
 /* An active instance that has siblings; deadlock.c looks after it. */
 typedef struct MipWaiter

@@ -207,6 +207,19 @@ mip_family_unlock_all(void)
 }
 
 bool
+mip_family_is_locked(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, held)
+	{
+		if (((HeldLock *) lfirst(lc))->mode == ExclusiveLock)
+			return true;
+	}
+	return false;
+}
+
+bool
 mip_family_locked(const char *xid, LOCKMODE mode)
 {
 	LOCKTAG		tag = family_tag(xid);

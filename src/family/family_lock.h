@@ -30,7 +30,9 @@ extern void mip_family_unlock(void);
 extern void mip_family_lock_ending(const char *xid);
 extern void mip_family_unlock_all(void);
 
-/* For assertions: does this backend hold it, in this mode or exclusively? */
+/* For assertions: is some family's lock held, exclusively? */
+extern bool mip_family_is_locked(void);
+/* And this one's, in this mode or exclusively? */
 extern bool mip_family_locked(const char *xid, LOCKMODE mode);
 
 #endif							/* MIP_FAMILY_LOCK_H */

@@ -629,20 +629,44 @@ mipt_delete(List *entries)
 	return n;
 }
 
-/* Instances that have begun already are to look again. */
+/* ---- rows that come in by SQL ---- */
+
+static bool rows_came_in;		/* in the current transaction */
+
+/*
+ * Who has begun before a row was there looks again. Who ends before it is about to
+ * be committed has ended before it came.
+ */
 static void
-note_foreign_row(HeapTuple row, TupleDesc desc)
+note_commit(XactEvent event, void *arg)
 {
+	if (!rows_came_in)
+		return;
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+		mip_families_disturbed();
+	else
+		rows_came_in = false;
+}
+
+/* It is about to be inserted: who has begun already may learn of it sooner. */
+static void
+note_row(HeapTuple row, TupleDesc desc)
+{
+	static bool registered = false;
 	bool		isnull;
 	Datum		datum = heap_getattr(row, Anum_xid, desc, &isnull);
 	char	   *xid = isnull ? NULL : TextDatumGetCString(datum);
 
+	if (!registered)
+		RegisterXactCallback(note_commit, NULL);
+	registered = true;
+	rows_came_in = true;
 	if (xid && strlen(xid) <= MIP_XID_MAX)
 		mip_family_disturbed(xid);
 }
 
 /*
- * Trigger for rows that come in by SQL: from a dump, or a replica. The links
+ * The trigger for them: from a dump, or a replica. The links
  * of a new row are somebody else's, or made up; those of an old one stay. What
  * is written above does not fire triggers.
  */
@@ -670,7 +694,7 @@ mip_keep_links(PG_FUNCTION_ARGS)
 		links = heap_getattr(row, Anum_links, desc, &isnull);
 		row = trigger->tg_newtuple;
 	}
-	note_foreign_row(row, desc);
+	note_row(row, desc);
 	return PointerGetDatum(heap_modify_tuple_by_cols(row, desc, 1, &column,
 													 &links, &isnull));
 }
