@@ -20,7 +20,10 @@ extern void mip_horizon_init(void);
 
 extern MipAge mip_xid_age(const char *xid);
 
-/* Raises MP007, and makes sure first that it stays true. */
+/*
+ * Raises MP007, and makes sure first that it stays true; gives all family locks back
+ * before it waits for a standby [lock-let-go].
+ */
 pg_noreturn extern void mip_raise_expired(const char *xid);
 
 /* Nothing as old as `time` runs from now on: at once, for all, durably. */

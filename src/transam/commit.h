@@ -11,10 +11,15 @@
 #include "nodes/pg_list.h"
 #include "utils/array.h"
 
-/* Each returns the MIPT afterwards; see commit.c for rules and errors. */
+/*
+ * See commit.c for rules and errors. None of them keeps the family lock; what they
+ * have to note is booked (books.h). The first two return the MIPT afterwards.
+ */
 extern List *mip_family_commit(const char *xid, int64 winner);
 extern List *mip_family_rollback(const char *xid, int64 loser);
+/* False if it has been prepared here. */
 extern bool mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites);
+/* How many rows go. */
 extern int	mip_family_forget(const char *xid);
 
 #endif							/* MIP_COMMIT_H */

@@ -21,7 +21,7 @@ extern bool mip_commits_unflushed(void);
  * Commits or rolls back the prepared transaction with this name, unless there is
  * something about it, or this server, that needs PostgreSQL's own way: then false,
  * and nothing has happened. The caller has validated that it may be finished so,
- * and holds its family's lock.
+ * and holds its family's lock exclusively.
  *
  * After a crash the transaction may be prepared again, until WAL has been flushed
  * up to here (by the WAL writer, within three times wal_writer_delay, or anybody
