@@ -1,6 +1,6 @@
 """What the end of a transaction costs at one site: plain, in two phases, and as an instance.
 
-    python bench/commit.py [--rounds N] [--seconds N] [--clients N,N,...] [--scales N,N] [--out FOLDER] [--quick]
+    python -m bench.commit [--rounds N] [--seconds N] [--clients N,N,...] [--scales N,N] [--out FOLDER] [--quick]
 
 Six cases do the same work (two transactions of pgbench's tables, with a state of about 600 and 712 bytes), in rounds,
 one after another, for every number of clients, scale and kind of flush:
@@ -34,10 +34,11 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
-from disk import FLUSHES, set_flush
 from matplotlib import pyplot as plt
 from pgmip.testing import Cluster
-from rounds import UNDISTURBED, create_database, interleaved, machine, pgbench, rate
+
+from .disk import FLUSHES, set_flush
+from .rounds import UNDISTURBED, create_database, interleaved, machine, pgbench, rate
 
 CASES = "abcdef"
 ON_MIP = "def"

@@ -1,6 +1,6 @@
 """What a transaction over two sites costs with each of some coordinators, and what happens when one of them dies.
 
-    python bench/coordinators.py [--rounds N] [--seconds N] [--sessions N,N,...] [--kills N] [--watch N] [--out FOLDER]
+    python -m bench.coordinators [--rounds N] [--seconds N] [--sessions N,N,...] [--kills N] [--watch N] [--out FOLDER]
                                  [--processes N] [--quick]
 
 The same transfer between two sites, by nodes (app servers, see nodes/) of pgmip (also with
@@ -33,9 +33,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
-from places import PYTHON, SITES, UNFLUSHED, Places, Rows, relayed
-from processes import NODES, Node
-from rounds import interleaved, machine, percentile
+
+from .places import PYTHON, SITES, UNFLUSHED, Places, Rows, relayed
+from .processes import NODES, Node
+from .rounds import interleaved, machine, percentile
 
 CONTENDERS = ("pgmip", UNFLUSHED, "plain", "narayana", "atomikos")
 IN_FLIGHT, HEALTHY = 32, 8  # sessions of the node that dies, and of the one that does not

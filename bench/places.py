@@ -10,18 +10,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import psycopg
-from pgmip.testing import Cluster
-from rounds import METHODS, create_database
+from pgmip.testing import Cluster, Setting
+
+from workload.plain import IDEMPOTENCY
+
+from .rounds import METHODS, create_database
 
 UNFLUSHED = "pgmip unflushed"  # commits by mip.synchronous_commit_prepared = off
 PYTHON = ("pgmip", UNFLUSHED, "plain")  # contenders; the others are Java's
 SITES = ("left", "right")
 ACCOUNTS = 10_000
 POLL = 0.02
-SCHEMA = """
+SCHEMA = f"""
     CREATE TABLE account (a_id int PRIMARY KEY, balance bigint NOT NULL);
-    CREATE TABLE request (key text PRIMARY KEY);
-    INSERT INTO account SELECT i, 0 FROM generate_series(1, {accounts}) i;
+    {IDEMPOTENCY};
+    INSERT INTO account SELECT i, 0 FROM generate_series(1, {ACCOUNTS}) i;
     VACUUM ANALYZE account;
 """
 
@@ -34,8 +37,10 @@ class Places:
     """Both clusters, with a database for each access method."""
 
     def __init__(self, stack: ExitStack) -> None:
-        settings = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h",
-                    "max_prepared_transactions": 200}  # fmt: skip
+        settings: dict[str, Setting] = {
+            "shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h",
+            "max_prepared_transactions": 200,
+        }  # fmt: skip
         self.clusters = {
             site: stack.enter_context(Cluster(site, settings=settings, fsync=True, max_connections=200))
             for site in SITES
@@ -52,8 +57,8 @@ class Places:
                 f"SELECT gid FROM pg_prepared_xacts WHERE database = '{name}' AND gid NOT LIKE 'mip:%'"
             ):
                 cluster.run_sql(f"ROLLBACK PREPARED '{gid}'", dbname=name)
-            cluster.run_sql("DROP TABLE IF EXISTS account, request", dbname=name)
-            for statement in SCHEMA.format(accounts=ACCOUNTS).split(";")[:-1]:
+            cluster.run_sql("DROP TABLE IF EXISTS account, idempotency", dbname=name)
+            for statement in SCHEMA.split(";")[:-1]:
                 cluster.run_sql(statement, dbname=name)
 
     def conninfos(self, contender: str, ports: Sequence[int] | None = None) -> list[str]:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from places import ACCOUNTS, PYTHON, Places
+from .places import ACCOUNTS, PYTHON, Places
 
 NODES = Path(__file__).parent / "nodes"
+TOP = Path(__file__).parent.parent
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Node:
         self.journal_path = folder / journal
         self.journal_path.unlink(missing_ok=True)
         self.log = (folder / f"{journal}.log").open("w")
-        program = [sys.executable, str(NODES / "node.py")]
+        program = [sys.executable, "-m", "bench.nodes.node"]
         if contender not in PYTHON:
             program = ["java", "-cp", classpath, "bench.Node"]
         arguments = [
@@ -57,7 +58,7 @@ class Node:
         ]  # fmt: skip
         self.process = subprocess.Popen(
             [*program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
-            cwd=folder,
+            cwd=TOP if contender in PYTHON else folder,
         )  # fmt: skip
 
     def wait_until_ready(self) -> None:

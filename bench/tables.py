@@ -1,6 +1,6 @@
 """What a table pays for having opted in, while nobody uses instances: workloads on heap and on mip tables.
 
-    python bench/tables.py [--rounds N] [--seconds N] [--clients N] [--scale N] [--out FOLDER]
+    python -m bench.tables [--rounds N] [--seconds N] [--clients N] [--scale N] [--out FOLDER]
 
 Each workload runs on a heap and on a mip copy of pgbench's tables, in turn, within every round.
 """
@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from pgmip.testing import Cluster
-from rounds import METHODS, arguments, load, machine, pgbench, rate, run_rounds, write
+
+from .rounds import METHODS, arguments, load, machine, pgbench, rate, run_rounds, write
 
 ROWS = 400_000  # of a bulk load
 

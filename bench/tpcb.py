@@ -1,6 +1,6 @@
 """pgbench's TPC-B script on heap and on mip tables, in interleaved rounds.
 
-    python bench/tpcb.py [--rounds N] [--seconds N] [--clients N] [--scale N] [--out FOLDER]
+    python -m bench.tpcb [--rounds N] [--seconds N] [--clients N] [--scale N] [--out FOLDER]
 
 Two cases: PREPARE TRANSACTION + COMMIT PREPARED on heap, and mip.begin + mip.prepare + mip.commit on mip tables
 (what one instance per family pays; it also remembers the request's result).
@@ -12,7 +12,8 @@ import argparse
 from pathlib import Path
 
 from pgmip.testing import Cluster
-from rounds import arguments, load, machine, pgbench, rate, run_rounds, write
+
+from .rounds import arguments, load, machine, pgbench, rate, run_rounds, write
 
 WORK = """\
 \\set aid random(1, 100000 * :scale)

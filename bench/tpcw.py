@@ -1,9 +1,9 @@
 """TPC-W-derived: section 4 of the paper again, on stock PostgreSQL with the extension, and beyond it.
 
-    python bench/tpcw.py [--size tiny|small|large] [--rounds N] [--seconds N] [--seed N] [--only PART,...]
+    python -m bench.tpcw [--size tiny|small|large] [--rounds N] [--seconds N] [--seed N] [--only PART,...]
                          [--out FOLDER] [--quick]
 
-Loads the book store (bookstore/) into private clusters, measures, checks the data, and writes the report: README.md
+Loads the book store of workload/ into private clusters, measures, checks the data, and writes the report: README.md
 with plots, and a CSV file for each part. `--quick` runs everything on little data, to see that it runs and that the
 data are right; its times say nothing. TPC-W is retired, and no run of this is an audited one.
 """
@@ -17,13 +17,15 @@ from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 
-from bookstore import death, failover, growth, mixture, response, tuples
-from bookstore.pair import Pair
-from bookstore.population import SIZES, Size
-from bookstore.results import Row, write_csv
-from bookstore.store import WARM_UP, Store
 from pgmip.testing import Cluster
-from rounds import UNDISTURBED, machine
+
+from workload.population import SIZES, Size
+
+from .bookstore import death, failover, growth, mixture, response, tuples
+from .bookstore.pair import Pair
+from .bookstore.results import Row, write_csv
+from .bookstore.store import WARM_UP, Store
+from .rounds import UNDISTURBED, machine
 
 PARTS = ("tuples", "response", "mix", "failover", "sessions", "death", "two_sites", "in_doubt", "entries")
 AT_MOST = SIZES["small"]  # of what is at two sites
@@ -119,10 +121,10 @@ class Bench:
                 self._part("death", lambda: death.measure(
                     pair, rounds=args.rounds, requests=4 if quick else 16, recovery=1 if quick else death.RECOVERY))
                 self._part("two_sites", lambda: mixture.measure(pair, rounds=args.rounds, seconds=2 * args.seconds))
-        counts = {"counts": (10, 100)} if quick else {}
-        self._part("in_doubt", lambda: growth.measure_in_doubt(rounds=args.rounds, seconds=args.seconds, **counts))
-        counts = {"counts": (1_000, 10_000)} if quick else {}
-        self._part("entries", lambda: growth.measure_entries(rounds=args.rounds, seconds=args.seconds, **counts))
+        few, many = ((10, 100), (1_000, 10_000)) if quick else (growth.IN_DOUBT, growth.ENTRIES)
+        rounds, seconds = args.rounds, args.seconds
+        self._part("in_doubt", lambda: growth.measure_in_doubt(rounds=rounds, seconds=seconds, counts=few))
+        self._part("entries", lambda: growth.measure_entries(rounds=rounds, seconds=seconds, counts=many))
 
     def _one_site(self) -> None:
         args = self.args
@@ -130,14 +132,15 @@ class Bench:
             began = time.monotonic()
             store = Store(cluster, self.size, seed=args.seed, quiet=args.quick)
             self.loaded = f"; two copies were loaded in {time.monotonic() - began:.0f} s"
-            common = {"rounds": args.rounds, "seconds": args.seconds}
-            few = {"loads": (0.4, 1.2)} if args.quick else {}
+            rounds, seconds = args.rounds, args.seconds
+            loads = (0.4, 1.2) if args.quick else response.LOADS
+            sessions = (1, 8) if args.quick else growth.SESSIONS
             self._part("tuples", lambda: tuples.measure(store))
-            self._part("response", lambda: response.measure(store, **common, **few))
-            self._part("mix", lambda: response.measure_mix(store, **common))
-            self._part("failover", lambda: failover.measure(store, **common))
-            few = {"sessions": (1, 8)} if args.quick else {}
-            self._part("sessions", lambda: growth.measure_sessions(store, **common, **few))
+            self._part("response", lambda: response.measure(store, rounds=rounds, seconds=seconds, loads=loads))
+            self._part("mix", lambda: response.measure_mix(store, rounds=rounds, seconds=seconds))
+            self._part("failover", lambda: failover.measure(store, rounds=rounds, seconds=seconds))
+            self._part("sessions", lambda: growth.measure_sessions(
+                store, rounds=rounds, seconds=seconds, sessions=sessions))
             store.check()
 
     def _wants(self, *parts: str) -> bool:
@@ -165,9 +168,9 @@ class Bench:
                 plots[name](rows, out / f"{name}.png")
                 parts.append(f"![{name}]({name}.png)")
             parts.append(f"Every value: [{name}.csv]({name}.csv).")
-        grown = [self.rows.get(name) for name in ("sessions", "in_doubt", "entries")]
-        if all(grown):
-            growth.plot(*(rows or [] for rows in grown), out / "growth.png")
+        grown = [self.rows[name] for name in ("sessions", "in_doubt", "entries") if name in self.rows]
+        if len(grown) == 3:
+            growth.plot(grown[0], grown[1], grown[2], out / "growth.png")
             parts.append("![growth](growth.png)")
         (out / "README.md").write_text("\n\n".join(parts) + "\n")
 

@@ -1,6 +1,6 @@
 """Where the time of a transaction goes: what its sessions wait for, sampled while the cases of bench/commit.py run.
 
-    python bench/waits.py [--rounds N] [--seconds N] [--clients N] [--out FOLDER]
+    python -m bench.waits [--rounds N] [--seconds N] [--clients N] [--out FOLDER]
 
 The sessions' states are looked at some hundred times a second. "running" means on the processor, or waiting for one.
 Writes waits.md, waits.csv and waits.png.
@@ -20,10 +20,11 @@ import matplotlib
 
 matplotlib.use("Agg")
 import psycopg
-from commit import CASES, Bench, Cell, bench_cluster, dbname
 from matplotlib import pyplot as plt
 from pgmip.testing import Cluster
-from rounds import interleaved, machine
+
+from .commit import CASES, Bench, Cell, bench_cluster, dbname
+from .rounds import interleaved, machine
 
 STATE = "600"
 PAUSE = 0.005

@@ -107,9 +107,9 @@ class Auditor:
 
 _NOTES = b"""
 CREATE SCHEMA before;
-CREATE TABLE before.item AS SELECT i_id, i_cost, i_stock FROM store.item;
+CREATE TABLE before.item AS SELECT i_id, i_cost::numeric, i_stock FROM store.item;
 CREATE TABLE before.orders AS SELECT o_id FROM store.orders;
-CREATE TABLE before.customer AS SELECT c_id, c_discount FROM store.customer;
+CREATE TABLE before.customer AS SELECT c_id, c_discount::numeric FROM store.customer;
 CREATE TABLE before.shopping_cart_line AS SELECT * FROM store.shopping_cart_line;
 CREATE TABLE before.account AS SELECT * FROM bank.account;
 
@@ -123,6 +123,6 @@ SELECT DISTINCT ON (key) key, convert_from(body, 'UTF8')::jsonb AS answer FROM a
 CREATE VIEW expected AS
 SELECT key, customer, sub_total + round(sub_total * 0.0825, 2) + 3 + lines AS total
 FROM asked JOIN before.customer ON c_id = customer,
-     LATERAL (SELECT round(sum(scl_qty * i_cost) * (1 - c_discount), 2) AS sub_total, count(*) AS lines
+     LATERAL (SELECT round(sum(scl_qty * i_cost) * (100 - c_discount) / 100, 2) AS sub_total, count(*) AS lines
               FROM before.shopping_cart_line JOIN before.item ON i_id = scl_i_id WHERE scl_sc_id = cart) AS total;
 """

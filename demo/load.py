@@ -1,57 +1,50 @@
-"""Builds the two databases: schema, then generated rows with COPY."""
+"""Builds the two databases: the book store of workload/ with full carts, and the bank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
 import psycopg
+from pgmip.testing import Cluster
 from psycopg import sql
+
+from workload.load import load
 
 from . import generate
 
-Tables = Mapping[str, Callable[[], Iterator[tuple[Any, ...]]]]
+
+def load_store(cluster: Cluster, *, access_method: str) -> None:
+    _create_database(cluster, "store", access_method)
+    load(cluster.conninfo("store"), generate.SIZE, seed=generate.SEED, quiet=True)
+    _fill(cluster, "store", "shopping_cart", "shopping_cart_line")
 
 
-def load_store(conninfo: str, *, access_method: str) -> None:
-    _load(conninfo, access_method, "store.sql", generate.STORE)
+def load_bank(cluster: Cluster, *, access_method: str) -> None:
+    _create_database(cluster, "bank", access_method)
+    _fill(cluster, "bank", "account")
 
 
-def load_bank(conninfo: str, *, access_method: str) -> None:
-    _load(conninfo, access_method, "bank.sql", generate.BANK)
+def _create_database(cluster: Cluster, name: str, access_method: str) -> None:
+    cluster.create_database(name)
+    if access_method == "mip":
+        cluster.run_sql("CREATE EXTENSION pg_mip", dbname=name)
+    cluster.run_sql(f"ALTER DATABASE {name} SET default_table_access_method = {access_method}")
 
 
-def _load(conninfo: str, access_method: str, schema: str, tables: Tables) -> None:
-    with psycopg.connect(conninfo, autocommit=True) as conn:
-        if access_method == "mip":
-            conn.execute("CREATE EXTENSION IF NOT EXISTS pg_mip")
+def _fill(cluster: Cluster, name: str, *tables: str) -> None:
+    """What the demo adds: its schema, and rows."""
+    with psycopg.connect(cluster.conninfo(name), autocommit=True) as conn:
         with conn.transaction():
-            conn.execute(
-                sql.SQL("SET LOCAL default_table_access_method = {}").format(sql.Identifier(access_method))
-            )
-            conn.execute(resources.files(__package__).joinpath(schema).read_bytes())
-            for table, rows in tables.items():
-                _copy(conn, table, rows())
-            _advance_sequences(conn)
+            conn.execute(resources.files(__package__).joinpath(f"{name}.sql").read_bytes())
+            for table in tables:
+                _copy(conn, table, generate.TABLES[table]())
         conn.execute("VACUUM (ANALYZE)")
 
 
-def _copy(conn: psycopg.Connection[Any], table: str, rows: Iterator[tuple[Any, ...]]) -> None:
+def _copy(conn: psycopg.Connection[Any], table: str, rows: Iterator[generate.Row]) -> None:
     into = sql.SQL("COPY {} FROM STDIN").format(sql.Identifier(table))
     with conn.cursor() as cursor, cursor.copy(into) as copy:
         for row in rows:
             copy.write_row(row)
-
-
-def _advance_sequences(conn: psycopg.Connection[Any]) -> None:
-    """Identity columns go on after the loaded rows."""
-    columns = conn.execute(
-        "SELECT table_name, column_name FROM information_schema.columns"
-        " WHERE table_schema = 'public' AND is_identity = 'YES'"
-    ).fetchall()
-    for table, column in columns:
-        conn.execute(
-            sql.SQL("SELECT setval(pg_get_serial_sequence({}, {}), max({}) + 1, false) FROM {} HAVING max({}) > 0")
-            .format(table, column, sql.Identifier(column), sql.Identifier(table), sql.Identifier(column))
-        )

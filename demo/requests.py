@@ -7,6 +7,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from workload.buy_confirm import choices
+
 from . import generate
 
 
@@ -33,16 +35,5 @@ def requests(count: int = generate.CARTS) -> list[Request]:
 
 
 def _request(rng: random.Random, number: int) -> Request:
-    customer = rng.randint(1, generate.CUSTOMERS)
-    kind, digits, name, expires = generate.card(rng, f"Customer {customer}")
-    body: dict[str, Any] = {
-        "cart": number,
-        "customer": customer,
-        "shipping": generate.shipping(rng),
-        "comment": generate.comment(rng),
-        "card": {"type": kind, "number": digits, "name": name, "expires": expires.isoformat()},
-    }
-    if rng.random() < 0.05:
-        fields = ("street1", "street2", "city", "state", "zip", "country")
-        body["ship_to"] = dict(zip(fields, generate.street_address(rng), strict=True))
+    body = {"cart": number, "customer": rng.randint(1, generate.SIZE.customers), **choices(rng)}
     return Request(number, str(uuid.UUID(int=rng.getrandbits(128), version=4)), body)

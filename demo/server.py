@@ -23,9 +23,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from workload.plain import Coordinator
+
 from .buy_confirm import buy_confirm
 from .faults import die_if_armed
-from .plain import Coordinator
 
 Mode = Literal["mip", "plain"]
 
@@ -81,7 +82,7 @@ def _mip(config: Config, sites: dict[str, str]) -> Any:
 
 
 def _plain(config: Config, sites: dict[str, str]) -> Any:
-    coordinator = Coordinator(config.name, sites, config.decisions, config.step)
+    coordinator = Coordinator(config.name, sites, config.decisions, config.step, key_site="store")
 
     async def endpoint(request: Request) -> Response:
         try:

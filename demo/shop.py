@@ -16,7 +16,9 @@ from pgmip import App
 from pgmip.testing import Cluster
 from rich.console import Console
 
-from . import load, plain, progress
+from workload import plain
+
+from . import load, progress
 from .audit import Auditor, take_notes
 from .client import Clients
 from .fleet import Fleet
@@ -58,8 +60,7 @@ def _clusters(mode: Mode) -> list[Cluster]:
 
     def set_up(name: str) -> Cluster:
         cluster = Cluster(name, settings=_SETTINGS, preload=preload).start()
-        cluster.create_database(name)
-        loaders[name](cluster.conninfo(name), access_method=access_method)
+        loaders[name](cluster, access_method=access_method)
         return cluster
 
     with ThreadPoolExecutor() as pool:

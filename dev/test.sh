@@ -115,9 +115,9 @@ suite_tap() { installcheck tap count_tap REGRESS= ISOLATION= PROVE_TESTS='test/t
 suite_ruff() {
   use_python
   piece ruff count_one sh -c \
-    'ruff check --config python/pyproject.toml dev/layers dev/invariants demo examples faults docs bench test/postgres test/postgres/run test/histories test/histories/run test/sqlsmith/run spec spec/run && cd python && ruff check .'
+    'ruff check --config python/pyproject.toml dev/layers dev/invariants demo examples faults docs bench workload test/postgres test/postgres/run test/histories test/histories/run test/sqlsmith/run spec spec/run && cd python && ruff check .'
 }
-suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproject.toml python/pgmip demo examples faults; }
+suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproject.toml python/pgmip demo examples faults bench workload; }
 suite_pytest() { use_python; piece pytest count_pytest python -m pytest -q -p no:cacheprovider python/tests; }
 suite_docs() { use_python; piece docs count_pytest python -m pytest -q -p no:cacheprovider docs/tests; }
 suite_demo() { use_python; piece demo count_pytest python -m pytest -q -p no:cacheprovider demo/tests; }
@@ -131,9 +131,9 @@ suite_faults() {
 
 suite_bench() {
   use_python
-  piece bench-own count_pytest env PYTHONPATH="$src/bench" python -m pytest -q -p no:cacheprovider bench/tests
-  piece bench-commit count_one python bench/commit.py --quick --out "$home/bench"
-  piece bench-tpcw count_one env PYTHONPATH="$src" python bench/tpcw.py --quick --out "$home/bench/tpcw"
+  piece bench-own count_pytest python -m pytest -q -p no:cacheprovider bench/tests workload/tests
+  piece bench-commit count_one python -m bench.commit --quick --out "$home/bench"
+  piece bench-tpcw count_one python -m bench.tpcw --quick --out "$home/bench/tpcw"
 }
 
 run_tests() { # those in $wanted

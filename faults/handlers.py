@@ -18,6 +18,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import workload.tx
+
 __all__ = ["ACCOUNTS", "ITEMS", "SITES", "TRANSACTIONS", "Transaction"]
 
 SITES = ("ash", "birch", "cedar")
@@ -27,10 +29,7 @@ PRICE = 7
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
-class Site(Protocol):
-    async def execute(self, sql: str, params: Any = None) -> int: ...
-    async def fetch_one(self, sql: str, params: Any = None) -> Any: ...
-    async def fetch_all(self, sql: str, params: Any = None) -> list[Any]: ...
+class Site(workload.tx.Site, Protocol):
     def finish_with(self, sql: str, params: Any = None) -> None: ...
     def savepoint(self) -> AbstractAsyncContextManager[None]: ...
 

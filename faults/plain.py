@@ -1,6 +1,6 @@
 """Beside it: the same orders by plain two-phase commit, at the same servers, over tables of its own.
 
-The coordinator is the demo's. What a server leaves prepared when it dies, its log says what to do with; that is there
+The coordinator is workload's. What a server leaves prepared when it dies, its log says what to do with; that is there
 again when the server is.
 """
 
@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from demo import plain
+from workload import plain
 
 from .handlers import SITES, TRANSACTIONS
 
@@ -29,8 +29,6 @@ __all__ = ["PATH", "both", "schema", "start"]
 PATH = "/plain"
 _PAUSE = 0.1
 _SEARCH_PATH = "-c search_path=plain"
-
-plain.KEY_SITE = SITES[0]
 
 
 def schema(tables: str) -> str:
@@ -55,8 +53,9 @@ async def start(
                     await asyncio.sleep(_PAUSE)
 
     recovery = asyncio.create_task(recover())
-    coordinator = plain.Coordinator(_named(name, life), reached, _log(folder, name, life), on_step)
-    order: Any = TRANSACTIONS["order"].handler
+    log = _log(folder, name, life)
+    coordinator = plain.Coordinator(_named(name, life), reached, log, on_step, key_site=SITES[0])
+    order = TRANSACTIONS["order"].handler
 
     async def endpoint(request: Request) -> Response:
         if recovery.done():

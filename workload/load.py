@@ -1,6 +1,6 @@
 """Loads the population into a database, in parallel:
 
-    python -m bookstore.load CONNINFO [--size tiny|small|large] [--items N] [--browsers N] [--seed N] [--workers N]
+    python -m workload.load CONNINFO [--size tiny|small|large] [--items N] [--browsers N] [--seed N] [--workers N]
 
 The database has to be empty; or it is one whose loading was interrupted, which then goes on. Every part is one
 transaction that also notes in `loaded_part` that it is there.
@@ -115,7 +115,7 @@ def _progress(quiet: bool) -> Iterator[Progress]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bookstore.load", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m workload.load", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("conninfo")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--items", type=int, help="instead of the size's")

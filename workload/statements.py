@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from .population import CARDS, SHIP_TYPES, SUBJECTS
 
-__all__ = ["STATEMENTS", "Statement", "preparation"]
+__all__ = ["AUTHORISATION", "STATEMENTS", "Statement", "add_order", "preparation"]
+
+AUTHORISATION = "012345678901234"  # of a payment that nobody has been asked for
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,23 @@ def _chosen(values: tuple[str, ...], parameter: str) -> str:
 
 SUBJECT = _chosen(SUBJECTS, "subject")
 
+
+def add_order(*more: str) -> Statement:
+    """`more`: text columns that `orders` has besides TPC-W's, each for the parameter of its name."""
+    columns = "".join(f", {name}" for name in more)
+    values = "".join(f", %({name})s" for name in more)
+    return Statement(
+        {"customer": "int", "sub_total": "numeric", "lines": "int", "shipping": "int", "days": "int",
+         "address": "int", "ship_to": "int", **dict.fromkeys(more, "text")},
+        f"""INSERT INTO orders (o_c_id, o_date, o_sub_total, o_tax, o_total, o_ship_type, o_ship_date,
+            o_bill_addr_id, o_ship_addr_id, o_status{columns})
+        VALUES (%(customer)s, now(), %(sub_total)s::numeric, round(%(sub_total)s::numeric * 0.0825, 2),
+            %(sub_total)s::numeric + round(%(sub_total)s::numeric * 0.0825, 2) + 3 + %(lines)s::int,
+            {_chosen(SHIP_TYPES, "shipping")}, now() + make_interval(days => %(days)s::int),
+            %(address)s, %(ship_to)s, 'PENDING'{values})
+        RETURNING o_id AS order_id, o_total AS total, o_ship_date AS ship_date""",
+    )  # fmt: skip
+
 STATEMENTS = {
     # -- Buy Confirm (2.7) ---------------------------------------------------------------------------------------
     "buyer": Statement(
@@ -67,16 +86,7 @@ STATEMENTS = {
             WHERE NOT EXISTS (SELECT FROM found) RETURNING addr_id, addr_co_id)
         SELECT addr_id AS ship_to, addr_co_id AS country FROM (TABLE found UNION ALL TABLE made) address""",
     ),
-    "add_order": Statement(
-        {"customer": "int", "sub_total": "numeric", "lines": "int", "shipping": "int", "days": "int",
-         "address": "int", "ship_to": "int"},
-        f"""INSERT INTO orders (o_c_id, o_date, o_sub_total, o_tax, o_total, o_ship_type, o_ship_date,
-            o_bill_addr_id, o_ship_addr_id, o_status)
-        VALUES (%(customer)s, now(), %(sub_total)s::numeric, round(%(sub_total)s::numeric * 0.0825, 2),
-            %(sub_total)s::numeric + round(%(sub_total)s::numeric * 0.0825, 2) + 3 + %(lines)s::int,
-            {_chosen(SHIP_TYPES, "shipping")}, now() + make_interval(days => %(days)s::int),
-            %(address)s, %(ship_to)s, 'PENDING') RETURNING o_id AS order_id, o_total AS total""",
-    ),
+    "add_order": add_order(),
     "add_lines": Statement(
         {"order_id": "int", "cart": "int", "discount": "float8"},
         """INSERT INTO order_line (ol_id, ol_o_id, ol_i_id, ol_qty, ol_discount, ol_comments)
@@ -90,9 +100,10 @@ STATEMENTS = {
         FROM line WHERE item.i_id = line.i_id""",
     ),
     "pay": Statement(
-        {"order_id": "int", "card": "int", "number": "bigint", "total": "float8", "country": "int"},
+        {"order_id": "int", "card": "int", "number": "bigint", "authorisation": "text", "total": "float8",
+         "country": "int"},
         f"""INSERT INTO cc_xacts VALUES (%(order_id)s, {_chosen(CARDS, "card")},
-            lpad(%(number)s::bigint::text, 16, '0'), 'A Book Lover', current_date + 365, '012345678901234',
+            lpad(%(number)s::bigint::text, 16, '0'), 'A Book Lover', current_date + 365, %(authorisation)s,
             %(total)s, now(), %(country)s)""",
     ),
     "empty_cart": Statement({"cart": "int"}, "DELETE FROM shopping_cart_line WHERE scl_sc_id = %(cart)s"),

@@ -18,10 +18,10 @@ from typing import Any
 
 from pgmip import App, Step
 from pgmip.xinst import new_xid
-from rounds import METHODS, interleaved, percentile
 
-from demo.plain import Coordinator, recover
+from workload.plain import Coordinator, recover
 
+from ..rounds import METHODS, interleaved, percentile
 from .handlers import STORE, TWO_SITES, buy_confirm
 from .pair import Dead, Pair
 from .results import Row, markdown, pick
@@ -87,7 +87,7 @@ def _die(system: str, sites: dict[str, str], work: list[tuple[str, dict[str, Any
             app.on_step(_stop_when_prepared)
             await _all([app.submit("buy_confirm", request, xid) for xid, request in work])
         else:
-            coordinator = Coordinator("doomed", sites, log, _stop_at)
+            coordinator = Coordinator("doomed", sites, log, _stop_at, key_site=STORE)
             await _all([coordinator.submit(buy_confirm, request, xid) for xid, request in work])
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -133,7 +133,7 @@ async def _survive(
             return await _answers(lambda request, xid: app.submit("buy_confirm", request, xid), mine, strangers, died)
     if system == EXTERMINATE:
         await recover("doomed", sites, Path("/nonexistent"))
-    other = Coordinator("other", sites, log.with_suffix(".other"), lambda _: None)
+    other = Coordinator("other", sites, log.with_suffix(".other"), lambda _: None, key_site=STORE)
 
     async def recover_later() -> None:
         await asyncio.sleep(max(0.0, died + recovery - time.monotonic()))

@@ -7,9 +7,8 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from disk import set_flush
-from rounds import interleaved
-
+from ..disk import set_flush
+from ..rounds import interleaved
 from .response import INTERACTIONS
 from .results import Row, markdown, median, plotted, ratios, spread
 from .scripts import SYSTEMS

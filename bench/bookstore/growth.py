@@ -9,9 +9,10 @@ from pathlib import Path
 
 import psycopg
 from pgmip.testing import Cluster
-from rounds import METHODS, UNDISTURBED, create_database, interleaved
 
-from .population import SIZES
+from workload.population import SIZES
+
+from ..rounds import METHODS, UNDISTURBED, create_database, interleaved
 from .results import Row, markdown, median, plotted, ratio, spread
 from .scripts import SYSTEMS, script
 from .store import Measured, Store, run_pgbench

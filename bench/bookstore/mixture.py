@@ -12,8 +12,8 @@ from typing import Any
 
 from pgmip import App, Step
 from pgmip.xinst import new_xid
-from rounds import interleaved, percentile
 
+from ..rounds import interleaved, percentile
 from .handlers import HANDLERS, Visitor
 from .pair import Dead, Pair
 from .results import Row, markdown, median, plotted, ratio, spread

@@ -7,13 +7,13 @@ import sys
 from contextlib import ExitStack
 
 from pgmip.testing import Cluster
-from rounds import METHODS, create_database
 
-from demo.plain import IDEMPOTENCY
+from workload.load import load, load_payment
+from workload.plain import IDEMPOTENCY
+from workload.population import Size
 
+from ..rounds import METHODS, create_database
 from .handlers import PAYMENT, STORE, TWO_SITES
-from .load import load, load_payment
-from .population import Size
 from .store import CHECKS
 
 __all__ = ["Dead", "Pair"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from rounds import interleaved
-
+from ..rounds import interleaved
 from .results import Row, markdown, median, plotted, ratio, ratios, spread
 from .scripts import SYSTEMS
 from .store import Store

@@ -50,7 +50,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def ratios(rows: Sequence[Row], metric: str, system: str, base: str, **where: Any) -> list[float]:
+def ratios(rows: Sequence[Row], metric: str, system: object, base: object, **where: Any) -> list[float]:
     """Of a system to another one, round by round: rows have the columns `system` and `round`."""
     of_base = {row["round"]: row[metric] for row in rows if row["system"] == base and _fits(row, where)}
     return [
@@ -58,7 +58,7 @@ def ratios(rows: Sequence[Row], metric: str, system: str, base: str, **where: An
     ]
 
 
-def ratio(rows: Sequence[Row], metric: str, system: str, base: str, **where: Any) -> str:
+def ratio(rows: Sequence[Row], metric: str, system: object, base: object, **where: Any) -> str:
     values = ratios(rows, metric, system, base, **where)
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 

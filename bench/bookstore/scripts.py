@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .population import CARDS, COUNTRIES, SHIP_TYPES, SUBJECTS, Size
-from .statements import STATEMENTS, preparation
+from workload.population import CARDS, COUNTRIES, SHIP_TYPES, SUBJECTS, Size
+from workload.statements import AUTHORISATION, STATEMENTS, preparation
 
 __all__ = ["INTERACTIONS", "MIX", "SYSTEMS", "VARIABLES", "Interaction", "System", "script"]
 
@@ -99,7 +99,7 @@ BUY_WORK = [
     "EXECUTE add_order(:customer, :sub_total, :lines, :shipping, :days, :address, :ship_to) \\gset",
     "EXECUTE add_lines(:order_id, :cart, :discount)",
     "EXECUTE take_stock(:cart)",
-    "EXECUTE pay(:order_id, :card, :number, :total, :country)",
+    f"EXECUTE pay(:order_id, :card, :number, '{AUTHORISATION}', :total, :country)",
     "EXECUTE empty_cart(:cart)",
 ]
 CART_CHOICES = [CUSTOMER, ITEM, "\\set quantity random(1, 10)"]

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgmip.testing import Cluster
-from rounds import METHODS, create_database, percentile, pgbench
 
-from .load import load
-from .population import Size
+from workload.load import load
+from workload.population import Size
+
+from ..rounds import METHODS, create_database, percentile, pgbench
 from .scripts import MIX, VARIABLES, System, script
 
 __all__ = ["Measured", "Store", "run_pgbench"]
@@ -162,8 +163,8 @@ def run_pgbench(
     if len(took) < 2:
         sys.exit(f"pgbench has done too little to say anything:\n{output}")
     tps = len(took) / (max(when for when, _ in ended) - began)
-    cuts = [percentile(took, percent) for percent in (50, 95, 99)]
-    return Measured(tps, len(lines), statistics.mean(took), *cuts, _messages(output))
+    p50, p95, p99 = (percentile(took, percent) for percent in (50, 95, 99))
+    return Measured(tps, len(lines), statistics.mean(took), p50, p95, p99, _messages(output))
 
 
 def _messages(output: str) -> tuple[tuple[str, float], ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rounds import METHODS
+from workload.population import TABLES
 
-from .population import TABLES
+from ..rounds import METHODS
 from .results import Row, markdown
 from .store import Store
 

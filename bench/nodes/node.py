@@ -1,6 +1,6 @@
 """An app server of bench/coordinators.py: pgmip, or plain two-phase commit. Node.java is the same with JDBC.
 
-    python node.py CONTENDER NAME LEFT RIGHT SESSIONS ACCOUNTS FOLDER JOURNAL [REQUESTS]
+    python -m bench.nodes.node CONTENDER NAME LEFT RIGHT SESSIONS ACCOUNTS FOLDER JOURNAL [REQUESTS]
 
 Connects, says "ready", and waits for a line on stdin. Then each session carries out one transfer after another, between
 random accounts of the two sites, until stdin ends; or, with a file of requests, all of those at once, each until it is
@@ -23,7 +23,9 @@ from typing import Any
 
 from pgmip import App, Tx
 from pgmip.xinst import new_xid
-from plain import Plain
+
+import workload.tx
+from workload.plain import Coordinator, recover
 
 MOVE = "UPDATE account SET balance = balance + %s WHERE a_id = %s"
 PAUSE = 0.05
@@ -43,6 +45,19 @@ async def pgmip_submit(sites: dict[str, str], sessions: int) -> Submit:
 
     await app.__aenter__()
     return lambda key, source, target: app.submit("transfer", [source, target], xid=key)
+
+
+async def plain_submit(name: str, sites: dict[str, str], sessions: int, folder: Path) -> Submit:
+    log = folder / f"{name}.decisions"
+    await recover(name, sites, log)
+    coordinator = Coordinator(name, sites, log, lambda _: None, key_site="left")
+    await coordinator.connect(sessions)
+
+    async def transfer(tx: workload.tx.Tx, request: Any) -> None:
+        await tx["left"].execute(MOVE, (-1, request[0]))
+        await tx["right"].execute(MOVE, (1, request[1]))
+
+    return lambda key, source, target: coordinator.submit(transfer, [source, target], key)
 
 
 class Node:
@@ -79,7 +94,7 @@ async def main(
     if contender.startswith("pgmip"):
         submit = await pgmip_submit(sites, int(sessions))
     else:
-        submit = (await Plain.start(name, sites, int(sessions), Path(folder))).submit
+        submit = await plain_submit(name, sites, int(sessions), Path(folder))
     node = Node(submit, Path(journal))
     print("ready", flush=True)
     if not await asyncio.to_thread(sys.stdin.readline):

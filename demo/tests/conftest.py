@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pgmip.testing import Cluster
 
-from demo import load, plain
+from demo import load
 from demo.audit import DATABASE, Auditor, take_notes
 from demo.buy_confirm import buy_confirm
-from demo.plain import Coordinator
 from demo.requests import Request, requests
+from workload import plain
 
 ORDERS = 60
 Answers = list[tuple[str, bytes]]
@@ -38,10 +38,8 @@ class Sites:
 @pytest.fixture(scope="session")
 def sites() -> Iterator[Sites]:
     with Cluster("store", preload=()) as store, Cluster("bank", preload=()) as bank:
-        store.create_database("store")
-        bank.create_database("bank")
-        load.load_store(store.conninfo("store"), access_method="heap")
-        load.load_bank(bank.conninfo("bank"), access_method="heap")
+        load.load_store(store, access_method="heap")
+        load.load_bank(bank, access_method="heap")
         store.run_sql(plain.IDEMPOTENCY, dbname="store")
         yield Sites(store, bank)
 
@@ -60,7 +58,8 @@ def served(sites: Sites, tmp_path_factory: pytest.TempPathFactory) -> Answers:
 
 async def _serve(conninfos: dict[str, str], folder: Path) -> Answers:
     handler: Any = buy_confirm
-    coordinator = Coordinator("test", conninfos, folder / "decisions", lambda point: None)
+    decisions = folder / "decisions"
+    coordinator = plain.Coordinator("test", conninfos, decisions, lambda point: None, key_site="store")
     try:
         return [
             (request.key, (await coordinator.submit(handler, request.body, request.key)).encode())

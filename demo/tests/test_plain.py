@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from demo import faults, plain
+from demo import faults
+from workload import plain
+from workload.tx import Tx
 
 from .conftest import Day
 
 KEY, CART = "the key", 90_000
 
 
-async def insert(tx: plain.PlainTx, cart: int) -> int:
+async def insert(tx: Tx, cart: int) -> int:
     await tx["store"].execute("INSERT INTO shopping_cart VALUES (%s, now())", (cart,))
     await tx["bank"].execute("INSERT INTO account VALUES (%s, 'somebody', 0)", (cart,))
     return cart
@@ -29,7 +31,7 @@ def attempt(name: str, conninfos: dict[str, str], folder: Path) -> None:
 
     async def submit() -> None:
         on_step = partial(faults.die_if_armed, folder, 0)
-        coordinator = plain.Coordinator(name, conninfos, folder / name, on_step)
+        coordinator = plain.Coordinator(name, conninfos, folder / name, on_step, key_site="store")
         assert await coordinator.submit(insert, CART, KEY) == str(CART)
         await coordinator.close()
 

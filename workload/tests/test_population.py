@@ -6,7 +6,8 @@ import hashlib
 from collections import defaultdict
 
 import pytest
-from bookstore.population import SIZES, Part, parts, rows
+
+from workload.population import SIZES, Part, parts, rows
 
 TINY = SIZES["tiny"]
 

@@ -17,7 +17,7 @@ import java.util.concurrent.ThreadLocalRandom;
 
 /** An app server of the bench; the same as node.py, which says what its arguments and its journal are. */
 public final class Node {
-    private static final String KEY = "INSERT INTO request (key) VALUES (?) ON CONFLICT DO NOTHING";
+    private static final String KEY = "INSERT INTO idempotency (key) VALUES (?) ON CONFLICT DO NOTHING";
     private static final String MOVE = "UPDATE account SET balance = balance + ? WHERE a_id = ?";
     private static final long PAUSE_MS = 50;
 

@@ -1,0 +1,1 @@
+"""What is measured; `./run bench NAME` runs one (see README.md)."""

@@ -1,0 +1,1 @@
+"""App servers as processes, for bench/coordinators.py."""
