@@ -35,6 +35,9 @@ SCHEMA = {
 }
 STOCK, BALANCE, PRICE = 10_000, 1_000_000, 7
 BUY = {"item": 1, "qty": 2}
+# of an instance: what it leaves at the store, and at the bank
+ORDER = "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)"
+PAYMENT = "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)"
 RIVAL = "DO $$BEGIN RAISE serialization_failure; END$$"  # as if somebody had been faster
 
 
@@ -68,7 +71,7 @@ def make_app(conninfos: dict[str, str], kind: type[App] = App, **parameters: Any
         row = await tx.store.fetch_one(
             "UPDATE item SET stock = stock + %s WHERE i_id = %s RETURNING stock", (request["qty"], request["item"])
         )
-        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
         return {"stock": row.stock, "xinst": tx.xinst, "token": secrets.token_hex(8)}
 
     @app.transaction(sites=("store", "bank"), isolation="repeatable read")

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from proxy import Proxy
-from shop import BUY, Shop
+from shop import BUY, ORDER, PAYMENT, Shop
 from test_settle import leave_at
 
 from pgmip import App, Decided, NothingHappened, SubmitError, Tx, Unknown
@@ -21,8 +21,6 @@ Server = Callable[..., App]
 FOR_EVER = 3600.0  # seconds: nobody waits for that
 DEADLINE = 3.0
 BOUND = DEADLINE + OVERTIME + 25  # the machine may be busy
-ORDER = "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)"
-PAYMENT = "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)"
 
 
 @pytest.fixture

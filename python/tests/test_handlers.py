@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from shop import RIVAL, Shop
+from shop import ORDER, PAYMENT, RIVAL, Shop
 
 import pgmip.sync
 from pgmip import App, NothingHappened, Tx, Unknown
@@ -21,8 +21,6 @@ pytestmark = pytest.mark.integration
 
 Server = Callable[..., App]
 BUY = {"item": 1, "qty": 2}
-ORDER = "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)"
-PAYMENT = "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)"
 
 
 async def test_a_sibling_commits_before_the_last_look(

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from proxy import Proxy
 from psycopg.types.json import Jsonb
-from shop import STOCK, Shop
+from shop import ORDER, PAYMENT, STOCK, Shop
 from test_freeing import PATIENCE, TAKE_ACCOUNT, TAKE_STOCK, waiting
 
 from pgmip import App, Decided, NothingHappened, Step, Tx, _family
@@ -22,8 +22,6 @@ pytestmark = pytest.mark.integration
 
 Server = Callable[..., App]
 Session = psycopg.AsyncConnection[Any]
-ORDER = "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)"
-PAYMENT = "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)"
 
 
 def sell(app: App, *, sites: tuple[str, ...] = ("store", "bank"), bank: str | None = None) -> list[int]:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from proxy import Proxy
 from psycopg.conninfo import make_conninfo
-from shop import BUY, RIVAL, Shop
+from shop import BUY, ORDER, PAYMENT, RIVAL, Shop
 from test_sweeper import Log, eager, in_doubt, prepare_at
 
 from pgmip import (
@@ -39,8 +39,6 @@ pytestmark = pytest.mark.integration
 Server = Callable[..., App]
 Session = psycopg.AsyncConnection[Any]
 PATIENCE = 60  # seconds, for what happens soon or never
-ORDER = "INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)"
-PAYMENT = "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)"
 
 
 @pytest.fixture
