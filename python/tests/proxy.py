@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
+
+from relay import Relay
 
 __all__ = ["Direction", "Fault", "Mode", "Proxy"]
 
@@ -40,19 +41,17 @@ class Fault:
         return self.struck
 
 
-class Proxy:
-    """Listens on a free port of 127.0.0.1 and forwards to `port` there. Clients must not ask for SSL or GSS."""
+class Proxy(Relay):
+    """Forwards to `port`. Clients must not ask for SSL or GSS."""
 
     def __init__(self, port: int) -> None:
+        super().__init__()
         self._target = port
         self._fault: Fault | None = None
         self._down = False
         self._frozen = False
         self._let_go = asyncio.Event()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self.port = 0
         self.on_message: Callable[[Direction], object] = lambda direction: None
         """Called before each message that is forwarded."""
         self.forbidden: tuple[bytes, ...] = ()
@@ -88,27 +87,6 @@ class Proxy:
     def cut(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.cut()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._relay(from_client, to_client))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: to_client.transport.abort())  # also where it was cancelled before it began
 
     async def _relay(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         self._writers.add(to_client)

@@ -816,7 +816,9 @@ async def test_repeated_from_its_record(server: Server, shop: Shop, step_name: s
 
 
 @pytest.mark.integration
-async def test_a_repetition_without_credentials_is_no_result(server: Server, shop: Shop) -> None:
+@pytest.mark.parametrize("statuses", [{}, {401: "refuse"}])
+async def test_a_repetition_without_credentials_is_no_result(server: Server, shop: Shop, statuses: Any) -> None:
+    """Whatever 401 means otherwise."""
     async def endpoint(request: Request) -> Response:
         if "authorization" not in request.headers:
             return Response("who are you?", 401)
@@ -825,7 +827,9 @@ async def test_a_repetition_without_credentials_is_no_result(server: Server, sho
     dying, living = server(), server()
     die_at(dying, "prepared-first-site")
     inner = Starlette(routes=[Route("/orders", endpoint, methods=["POST"])])
-    one, two = (IdempotencyMiddleware(inner, app, ENDPOINTS, scope=None) for app in (dying, living))
+    one, two = (
+        IdempotencyMiddleware(inner, app, ENDPOINTS, scope=None, statuses=statuses) for app in (dying, living)
+    )
     headers = {**key(new_xid()), "Authorization": "Bearer x"}
     async with client_of(one) as to_one, client_of(two) as to_two:
         assert (await to_one.post("/orders", headers=headers)).status_code == 503

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from test_middleware import ENDPOINTS, SITES, Server, buy, client_of, die_at, key, same, serve, started
 from web import FakeApp
 
-from pgmip import Refuse, Unknown, sync
+from pgmip import Refuse, sync
 from pgmip._problem import MEDIA_TYPE
 from pgmip.http import REPLAYED, Endpoint, IdempotencyMiddleware, asgi, tx
 from pgmip.xinst import new_xid
@@ -181,27 +181,6 @@ async def test_its_server_dies(server: Server, shop: Shop, step_name: str) -> No
     assert (answer.status_code, answer.headers[REPLAYED]) == (402, "true")
     assert shop.sql("store", "SELECT FROM orders") == []
     shop.assert_clean()
-
-
-@pytest.mark.integration
-async def test_a_repetition_without_credentials(server: Server, shop: Shop) -> None:
-    """Whatever 401 means otherwise."""
-    async def endpoint(request: Request) -> Response:
-        return Response(status_code=201 if "authorization" in request.headers else 401)
-
-    dying, living = server(), server()
-    die_at(dying, "prepared-first-site")
-    inner = Starlette(routes=[Route("/orders", endpoint, methods=["POST"])])
-    one, two = (
-        IdempotencyMiddleware(inner, app, ENDPOINTS, scope=None, statuses={401: "refuse"}) for app in (dying, living)
-    )
-    headers = {**key(new_xid()), "Authorization": "Bearer x"}
-    async with client_of(one) as to_one, client_of(two) as to_two:
-        assert (await to_one.post("/orders", headers=headers)).status_code == 503
-        ((xid,),) = shop.sql("store", "SELECT xid FROM mip.in_doubt")
-        with pytest.raises(Unknown, match="credentials"):
-            await living.settle(xid)
-        assert (await to_two.post("/orders", headers=headers)).status_code == 201
 
 
 # -- what a replay says ------------------------------------------------------------------------------------------

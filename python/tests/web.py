@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import uvicorn
+from relay import Relay
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pgmip import App, Decided, Refused, Unknown
@@ -112,37 +112,22 @@ class Fault:
         return through
 
 
-class WireProxy:
+class WireProxy(Relay):
     """Forwards bytes to a server at 127.0.0.1, until told otherwise."""
 
     def __init__(self, url: str, lateness: float = 0.1) -> None:
         """`lateness`: seconds by which DELAY delays."""
+        super().__init__()
         self._target = int(url.rpartition(":")[2])
         self._lateness = lateness
         self._fault: Fault | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     def arm(self, fault: Fault) -> None:
         self._fault = fault
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._relay(from_client, to_client))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: to_client.transport.abort())  # also where it was cancelled before it began
 
     async def _relay(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         writers = [to_client]
