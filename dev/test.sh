@@ -118,7 +118,11 @@ suite_ruff() {
     'ruff check --config python/pyproject.toml dev/layers dev/invariants demo examples faults docs bench workload test/postgres test/postgres/run test/histories test/histories/run test/sqlsmith/run spec spec/run && cd python && ruff check .'
 }
 suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproject.toml python/pgmip demo examples faults bench workload; }
-suite_pytest() { use_python; piece pytest count_pytest python -m pytest -q -p no:cacheprovider python/tests; }
+# Mostly these wait: for a time-out, or a deadline. Each worker has clusters of its own, and a file's tests stay in order.
+suite_pytest() {
+  use_python
+  piece pytest count_pytest python -m pytest -q -p no:cacheprovider -n 3 --dist loadfile --no-loadscope-reorder python/tests
+}
 suite_docs() { use_python; piece docs count_pytest python -m pytest -q -p no:cacheprovider docs/tests; }
 suite_demo() { use_python; piece demo count_pytest python -m pytest -q -p no:cacheprovider demo/tests; }
 suite_histories() { use_python; piece histories count_one test/histories/run "${HISTORIES:-1000}"; }

@@ -166,7 +166,7 @@ async def test_a_prepare_that_arrives_late(shop: Shop, proxies: dict[str, Proxy]
     xid = new_xid()
     proxies["bank"].arm(Fault(Mode.LATE, "request", 0))
     with pytest.raises((NothingHappened, Unknown)) as told:
-        await behind.submit("pay", None, xid=xid, attempts=1)
+        await behind.submit("pay", None, xid=xid, attempts=1, deadline=3)
     assert shop.sql("bank", f"SELECT * FROM mip.instances('{xid}') WHERE state <> 'aborted'") == []
     proxies["bank"].let_go()
     for _ in range(20):
@@ -191,7 +191,10 @@ async def test_lost_prepares_do_not_pile_up(server: Server, shop: Shop, proxies:
     shop.assert_clean()
 
 
-async def test_a_lost_reply_to_prepare_is_not_rolled_back(shop: Shop, proxies: dict[str, Proxy], behind: App) -> None:
+@pytest.mark.parametrize("mode", [Mode.CUT], ids=lambda mode: mode.value)
+async def test_a_lost_reply_to_prepare_is_not_rolled_back(
+    shop: Shop, proxies: dict[str, Proxy], behind: App, mode: Mode
+) -> None:
     """Another server may have seen the instance complete by now, and be about to commit it."""
     behind.parallel = False
     xinsts = set()
@@ -199,7 +202,7 @@ async def test_a_lost_reply_to_prepare_is_not_rolled_back(shop: Shop, proxies: d
     def lose_the_next_reply(step: Step) -> None:
         xinsts.add(step.xinst)
         if step.name == "prepared-first-site":
-            proxies["bank"].arm(Fault(Mode.CUT, "reply", 0))
+            proxies["bank"].arm(Fault(mode, "reply", 0))
 
     behind.on_step(lose_the_next_reply)
     xid = new_xid()

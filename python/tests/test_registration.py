@@ -50,26 +50,26 @@ def twin() -> Iterator[sync.App]:
         yield app
 
 
-@pytest.mark.parametrize("handler", [plain, Plain(), yielding, yielding_async, functools.partial(plain)], ids=repr)
+@pytest.mark.parametrize("handler", [plain, Plain(), yielding, yielding_async, functools.partial(plain)])
 def test_what_no_app_awaits(handler: Any) -> None:
     with pytest.raises(TypeError, match=r"async def.*pgmip\.sync\.App"):
         App(HERE).transaction(sites=("store",), name="it")(handler)
 
 
-@pytest.mark.parametrize("handler", [awaiting, Awaiting(), yielding, yielding_async], ids=repr)
+@pytest.mark.parametrize("handler", [awaiting, Awaiting(), yielding, yielding_async])
 def test_what_is_no_plain_function(twin: sync.App, handler: Any) -> None:
     with pytest.raises(TypeError, match=r"`def` that returns.*pgmip\.App"):
         twin.transaction(sites=("store",), name="it")(handler)
 
 
-@pytest.mark.parametrize("handler", [awaiting, Awaiting(), decorated(awaiting), functools.partial(awaiting)], ids=repr)
+@pytest.mark.parametrize("handler", [awaiting, Awaiting(), decorated(awaiting), functools.partial(awaiting)])
 def test_what_an_app_awaits(handler: Any) -> None:
     app = App(HERE)
     assert app.transaction(sites=["store"], name="it")(handler) is handler
     assert app.transactions == ("it",)
 
 
-@pytest.mark.parametrize("handler", [plain, Plain(), decorated(plain), functools.partial(plain)], ids=repr)
+@pytest.mark.parametrize("handler", [plain, Plain(), decorated(plain), functools.partial(plain)])
 def test_what_is_a_plain_function(twin: sync.App, handler: Any) -> None:
     assert twin.transaction(sites=["store"], name="it")(handler) is handler
     assert twin.transactions == ("it",)
