@@ -98,6 +98,7 @@ stop_server() {
 # ---------------------------------------------------------------- suites
 
 all_suites='layers regress isolation tap ruff mypy pytest docs demo histories spec soak faults bench'
+other_suites=indent
 
 installcheck() { # installcheck NAME COUNTER MAKE-VARIABLE...
   name=$1 counter=$2
@@ -108,6 +109,14 @@ installcheck() { # installcheck NAME COUNTER MAKE-VARIABLE...
 suite_layers() {
   piece layers count_one python3 dev/layers src
   piece invariants count_one python3 dev/invariants
+}
+
+c_sources() { find src -name '*.[ch]' | LC_ALL=C sort; }
+
+# With --pg 17 and later, whose source has the tools
+suite_indent() {
+  # shellcheck disable=SC2046 # a list of words
+  piece indent count_one dev/indent --check "${from_source:+$home/build}" $(c_sources)
 }
 suite_regress() { start_server; installcheck regress count_regress ISOLATION= TAP_TESTS=; stop_server; }
 suite_isolation() { start_server; installcheck isolation count_regress REGRESS= TAP_TESTS=; stop_server; }
@@ -156,6 +165,15 @@ histories() { use_python; as_user test/histories/run "$@"; }
 sqlsmith() { use_python; as_user test/sqlsmith/run "$@"; }
 
 faults() { use_python; as_user "$venv/bin/python" -m faults --work "$home/faults" "$@"; }
+
+# Formats the clone's src/
+indent() {
+  # shellcheck disable=SC2046 # a list of words
+  as_user dev/indent "$home/build" $(c_sources)
+  for file in $(c_sources); do
+    cmp -s "$file" "$top/$file" || { cat "$file" >"$top/$file"; echo "$file"; }
+  done
+}
 
 # PostgreSQL's own suites, on the server that was built from source
 test_postgres() {

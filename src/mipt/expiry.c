@@ -339,7 +339,8 @@ collect_timeless(Expiring *expiring)
 {
 	TimestampTz before = mip_time_to_timestamp(mip_time_ago(mip_retention_timeless));
 
-	expiring->removal = (Removal) {before, true};
+	expiring->removal.before = before;
+	expiring->removal.timeless = true;
 	if (scan_timeless(true, before, collect, expiring))
 		(void) scan_timeless(false, before, collect, expiring);
 }
@@ -355,7 +356,8 @@ mip_expire_families(void)
 		collect_timeless(&expiring);
 	if (mip_retention > 0 && expiring.n < MIP_EXPIRE_MAX)
 	{
-		expiring.removal = (Removal) {mip_time_to_timestamp(mip_time_ago(mip_retention)), false};
+		expiring.removal.before = mip_time_to_timestamp(mip_time_ago(mip_retention));
+		expiring.removal.timeless = false;
 		scan_old(mip_retention, collect, &expiring);
 	}
 	MemoryContextDelete(expiring.scratch);

@@ -58,11 +58,12 @@
 
 static int	push_after;			/* ms, 0: never */
 
-/* What a worker is started for; goes with it. */
-typedef struct Task
+/* What a worker is started for, beside the rebuild of the registry, which each one sees to; goes with it. */
+typedef enum Task
 {
-	bool		push;
-	bool		expire;
+	REBUILD,
+	PUSH,
+	EXPIRE,
 } Task;
 
 /* ---- a worker in one database ---- */
@@ -140,9 +141,9 @@ mip_push_worker_main(Datum dbid)
 	begin_work("pg_mip: looking for prepared instances");
 	mip_registry_ensure("pg_mip worker");
 	end_work();
-	if (task.push)
+	if (task == PUSH)
 		push();
-	if (task.expire)
+	if (task == EXPIRE)
 		expire();
 	proc_exit(0);
 }
@@ -200,7 +201,7 @@ static bool
 push_in(Oid dbid)
 {
 	mip_registry->pushed = false;
-	return run_worker(dbid, (Task) {.push = true}) && mip_registry->pushed;
+	return run_worker(dbid, PUSH) && mip_registry->pushed;
 }
 
 /* The databases there are, or that are open; those that are good to connect to first. */
@@ -424,7 +425,7 @@ expire_next(void)
 	if (to_expire == NIL)
 		return true;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	worker = start_worker(linitial_oid(to_expire), (Task) {.expire = true});
+	worker = start_worker(linitial_oid(to_expire), EXPIRE);
 	if (worker != NULL)
 		to_expire = list_delete_first(to_expire);
 	MemoryContextSwitchTo(old);
@@ -441,7 +442,7 @@ rebuild_registry(void)
 	{
 		List	   *all = databases(false);
 
-		(void) run_worker(list_nth_oid(all, tries++ % list_length(all)), (Task) {false});
+		(void) run_worker(list_nth_oid(all, tries++ % list_length(all)), REBUILD);
 	}
 	return mip_registry->rebuilt || max_prepared_xacts == 0;
 }
