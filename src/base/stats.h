@@ -74,6 +74,7 @@ mip_count(MipCounter counter)
 
 /* The databases in which something has been counted: a list of OIDs. */
 extern List *mip_stats_databases(void);
+
 /* Nobody can be connected to this database any more. */
 extern void mip_stats_drop(Oid dbid);
 

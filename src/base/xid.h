@@ -14,7 +14,8 @@
 typedef enum MipAge
 {
 	MIP_CURRENT,				/* may run; XIDs without a time always may */
-	MIP_TOO_OLD,				/* by the clock; nothing of that age was removed here */
+	MIP_TOO_OLD,				/* by the clock; nothing of that age was
+								 * removed here */
 	MIP_BEHIND_HORIZON			/* for ever */
 } MipAge;
 

@@ -30,7 +30,8 @@ typedef struct MipMine
 	char		xid[MIP_XID_MAX + 4];
 	int64		xinst;
 	ArrayType  *sites;			/* canonical; TopTransactionContext */
-	text	   *key;			/* to be shown by who ends it, or NULL; likewise */
+	text	   *key;			/* to be shown by who ends it, or NULL;
+								 * likewise */
 	MipAge		age;			/* of the request, at mip.begin */
 	CommandId	first_command;	/* still the current one: nothing written */
 	MipEnding	ending;
@@ -39,7 +40,8 @@ typedef struct MipMine
 	uint64		seen;			/* family->transitions of the MIPT last read */
 	uint64		notes;			/* likewise, at mip.begin */
 	bool		alone;			/* there was nobody else in that */
-	List	   *losers;			/* active ones that a commit in one phase aborts */
+	List	   *losers;			/* active ones that a commit in one phase
+								 * aborts */
 } MipMine;
 
 extern MipMine mip_mine;

@@ -14,6 +14,7 @@
  */
 extern void mip_doom_others(const char *xid, int64 winner);
 extern void mip_doom_one(const char *xid, int64 loser);
+
 /* For assertions, by the same caller: are all active ones but this one doomed? */
 extern bool mip_others_are_doomed(const char *xid, int64 winner);
 
@@ -22,6 +23,7 @@ extern bool mip_others_are_doomed(const char *xid, int64 winner);
  * the registry lock.
  */
 extern void mip_swallow_cancel(void);
+
 /*
  * Ends what doomed instances are doing; waits briefly for them to be gone. The
  * caller holds the family lock exclusively.

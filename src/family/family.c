@@ -483,7 +483,8 @@ mip_family_finished(const char *xid, int64 xinst)
 
 			slot = inst->next;
 			if (inst->xinst == xinst && MipInstanceIsPrepared(inst))
-				drop_slot(inst);	/* may remove the family with its last member */
+				drop_slot(inst);	/* may remove the family with its last
+									 * member */
 		}
 	}
 	LWLockRelease(mip_registry->lock);

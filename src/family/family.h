@@ -67,7 +67,8 @@ typedef struct MipInstance
 {
 	/* change under the registry lock, held exclusively */
 	MipFamily  *family;			/* NULL: slot is free */
-	int			next;			/* next slot of the family, or of the free list */
+	int			next;			/* next slot of the family, or of the free
+								 * list */
 	int64		xinst;
 	TransactionId xid;			/* PostgreSQL's id of the transaction */
 	int			pid;			/* backend, or 0 once prepared */
@@ -79,19 +80,20 @@ typedef struct MipInstance
 	ArrayType  *site_set;		/* the same, in copies */
 
 	/*
-	 * Set by who holds the family lock exclusively, too, and never cleared. Its
-	 * backend reads it without a lock, after it has locked and read a page: it
-	 * is set before a winner changes the first one [doomed-before-header].
+	 * Set by who holds the family lock exclusively, too, and never cleared.
+	 * Its backend reads it without a lock, after it has locked and read a
+	 * page: it is set before a winner changes the first one
+	 * [doomed-before-header].
 	 */
 	volatile MipDoom doomed;
 
 	/*
-	 * Its own backend's, who changes them at any time, without a lock. Who ends
-	 * doomed instances reads `running` after `doomed` has been set; leave in
-	 * guard.c reads `doomed` after it has cleared `running`, so one of them sees
-	 * what the other has done (mip_swallow_cancel). Of the first two he may see a
-	 * value that was true a moment ago: then he asks for something that does not
-	 * help, and looks again.
+	 * Its own backend's, who changes them at any time, without a lock. Who
+	 * ends doomed instances reads `running` after `doomed` has been set;
+	 * leave in guard.c reads `doomed` after it has cleared `running`, so one
+	 * of them sees what the other has done (mip_swallow_cancel). Of the first
+	 * two he may see a value that was true a moment ago: then he asks for
+	 * something that does not help, and looks again.
 	 */
 	volatile bool running;		/* executes a statement right now */
 	volatile bool at_lock;		/* ends: sees `doomed` once it has the lock */
@@ -153,8 +155,10 @@ extern bool mip_any_in_doubt(void);
  * The caller holds the family lock exclusively.
  */
 extern void mip_family_finished(const char *xid, int64 xinst);
+
 /* Losers have been noted; others see it once the caller's family lock is gone. */
 extern void mip_family_noted(const char *xid);
+
 /*
  * Somebody writes to a family's rows, or has written to those of any families here,
  * who does not go by their locks.

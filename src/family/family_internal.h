@@ -31,9 +31,10 @@ typedef struct MipRegistry
 
 	/* not under the lock */
 	volatile bool pushed;		/* set by a worker that the launcher waits for */
-	volatile int deadlock_victim;	/* pid, or 0; set by the detector, under the
-									 * lock of what the victim waits for, and
-									 * cleared by the victim, which wakes up */
+	volatile int deadlock_victim;	/* pid, or 0; set by the detector, under
+									 * the lock of what the victim waits for,
+									 * and cleared by the victim, which wakes
+									 * up */
 	TimestampTz victim_since;	/* the deadlock detector's own */
 
 	MipInstance slots[FLEXIBLE_ARRAY_MEMBER];	/* see family.h */

@@ -32,6 +32,7 @@ extern void mip_family_unlock_all(void);
 
 /* For assertions: is some family's lock held, exclusively? */
 extern bool mip_family_is_locked(void);
+
 /* And this one's, in this mode or exclusively? */
 extern bool mip_family_locked(const char *xid, LOCKMODE mode);
 

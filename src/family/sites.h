@@ -26,11 +26,12 @@ extern bool mip_sites_equal(ArrayType *a, ArrayType *b);
  * What active instances have declared, for others to see. A backend declares one
  * set at a time, and withdraws it when nobody can find it any more.
  */
-#define MIP_DECLARED_SIZE	((Size) 256 * 1024)	/* it grows beyond that */
+#define MIP_DECLARED_SIZE	((Size) 256 * 1024) /* it grows beyond that */
 
 extern void mip_declared_shmem_startup(int tranche);
 extern dsa_pointer mip_declare_sites(const ArrayType *sites);
 extern void mip_withdraw_sites(void);
+
 /*
  * A copy, or NULL. The caller has found it in the registry, and still holds the
  * lock: who withdraws his set has left the registry before, or been prepared.

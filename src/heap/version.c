@@ -246,7 +246,11 @@ mip_pin_version(Relation rel, ItemPointer tid)
 
 	pinned.buffer = ReadBuffer(rel, block);
 	LockBuffer(pinned.buffer, BUFFER_LOCK_EXCLUSIVE);
-	/* as heap: only for bits to clear (a map may have to be made, on a full disk), unlocked */
+
+	/*
+	 * as heap: only for bits to clear (a map may have to be made, on a full
+	 * disk), unlocked
+	 */
 	while (PageIsAllVisible(BufferGetPage(pinned.buffer)) &&
 		   !visibilitymap_pin_ok(block, pinned.vmbuffer))
 	{

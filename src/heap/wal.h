@@ -24,7 +24,8 @@
 
 /* flags */
 #define MIP_XMAX_SET_CTID	0x01	/* ctid is to be written */
-#define MIP_XMAX_CLEAR_HOT	0x02	/* the next version is not in the HOT chain */
+#define MIP_XMAX_CLEAR_HOT	0x02	/* the next version is not in the HOT
+									 * chain */
 #define MIP_XMAX_CLEAR_VM	0x04	/* page was all-visible */
 #define MIP_XMAX_UPDATED	0x08	/* `updater` replaces or deletes the tuple */
 
@@ -38,7 +39,8 @@ typedef struct MipXmaxChange
 	uint16		infomask;		/* HEAP_XMAX_BITS to set */
 	uint16		infomask2;		/* HEAP_KEYS_UPDATED or 0 */
 	uint8		flags;
-	CommandId	cid;			/* with MIP_XMAX_UPDATED; as by heap, not logged */
+	CommandId	cid;			/* with MIP_XMAX_UPDATED; as by heap, not
+								 * logged */
 } MipXmaxChange;
 
 #define SizeOfMipXmaxChange \

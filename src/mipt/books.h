@@ -31,10 +31,13 @@ extern bool mip_is_booked(const char *xid, MipKeepBook keep);
  * the rest.
  */
 extern void mip_keep_books(void);
+
 /* This transaction decides, or cleans up, by this function. */
 extern void mip_begin_books(const char *function);
+
 /* Before it becomes an instance, or is prepared: an error if it does. */
 extern void mip_refuse_books(void);
+
 /* At its end. */
 extern void mip_lose_books(void);
 

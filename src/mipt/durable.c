@@ -75,7 +75,8 @@ mip_note_unflushed(XLogRecPtr lsn)
 {
 	uint64		last = pg_atomic_read_u64(unflushed);
 
-	Assert(CritSectionCount > 0);	/* before clog tells of it: [told-is-durable] */
+	Assert(CritSectionCount > 0);	/* before clog tells of it:
+									 * [told-is-durable] */
 	while (last < lsn &&
 		   !pg_atomic_compare_exchange_u64(unflushed, &last, lsn))
 		;
@@ -93,7 +94,7 @@ mip_wait_until_durable(void)
 	if (!standbys_are_wanted() || standbys_have(GetFlushRecPtr(NULL)))
 		return;
 	CHECK_FOR_INTERRUPTS();
-	mine = mip_flush_wal();	/* waiters want a place that is theirs */
+	mine = mip_flush_wal();		/* waiters want a place that is theirs */
 	HOLD_INTERRUPTS();
 	SyncRepWaitForLSN(mine, true);
 	RESUME_INTERRUPTS();

@@ -26,6 +26,7 @@ extern void mip_note_unflushed(XLogRecPtr lsn);
  * refuses something does not hold the family lock meanwhile.
  */
 extern void mip_wait_until_durable(void);
+
 /* The same, of all that has happened here, commits or not. */
 extern void mip_make_durable(void);
 

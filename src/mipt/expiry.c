@@ -210,7 +210,8 @@ scan_old(int64 seconds, old_row_callback callback, void *arg)
 typedef struct Removal
 {
 	TimestampTz before;			/* what is older than that */
-	bool		timeless;		/* XIDs without a time, too, and not just their texts */
+	bool		timeless;		/* XIDs without a time, too, and not just
+								 * their texts */
 } Removal;
 
 typedef struct Expiring
@@ -282,7 +283,7 @@ keep_removal(const char *xid, void *arg)
 	List	   *entries = mipt_peek(xid);
 	int64		time;
 
-	Assert(is_behind_horizon(xid));	/* [horizon-first] */
+	Assert(is_behind_horizon(xid)); /* [horizon-first] */
 	if (!may_go(xid, entries, removal->before))
 		return;
 	if (removal->timeless || mip_xid_time(xid, &time))
@@ -314,7 +315,11 @@ collect(const OldRow *row, void *arg)
 	if (!row_flag(row, Anum_aborted) && !row_flag(row, Anum_acknowledged) &&
 		row_sites(row) > 1)
 		return true;
-	/* of several rows, or by several calls; or somebody works on it: another time */
+
+	/*
+	 * of several rows, or by several calls; or somebody works on it: another
+	 * time
+	 */
 	if (mip_is_booked(row->xid, keep_removal) ||
 		!mip_family_lock_if_free(row->xid, ShareLock))
 		return true;
@@ -361,7 +366,11 @@ mip_expire_families(void)
 		scan_old(mip_retention, collect, &expiring);
 	}
 	MemoryContextDelete(expiring.scratch);
-	/* it may have been moved in vain, but never after the entries: [horizon-first] */
+
+	/*
+	 * it may have been moved in vain, but never after the entries:
+	 * [horizon-first]
+	 */
 	if (expiring.time >= 0)
 		mip_advance_horizon(expiring.time);
 	mip_stop_point("horizon");

@@ -93,7 +93,11 @@ read_rows(const char *xid)
 	ScanKeyInit(&key, Anum_xid, BTEqualStrategyNumber, F_TEXTEQ,
 				CStringGetTextDatum(xid));
 	scan = systable_beginscan_ordered(rel, index, &dirty, 1, &key);
-	/* who is deleting a row is no less a stranger, for whom we would wait in the end */
+
+	/*
+	 * who is deleting a row is no less a stranger, for whom we would wait in
+	 * the end
+	 */
 	while ((tup = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
 		rows = lappend(rows, entry_of_row(tup, RelationGetDescr(rel),
 										  TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax));
@@ -270,7 +274,8 @@ mipt_entry_of(const MipInstance *inst)
 	entry->xinst = inst->xinst;
 	if (MipInstanceIsPrepared(inst))
 		entry->state = MIP_PREPARED;
-	else	/* a doomed one can do nothing any more but end */
+	else						/* a doomed one can do nothing any more but
+								 * end */
 		entry->state = inst->doomed ? MIP_ABORTED : MIP_ACTIVE;
 	entry->sites = inst->site_set;
 	entry->owner = inst->owner;

@@ -45,7 +45,8 @@ typedef struct MiptEntry
 {
 	int64		xinst;
 	MipState	state;
-	text	   *request;		/* NULL if none, or not loaded; so are the others */
+	text	   *request;		/* NULL if none, or not loaded; so are the
+								 * others */
 	text	   *result;
 	ArrayType  *sites;			/* loaded, or an active instance's */
 	Oid			owner;
@@ -63,6 +64,7 @@ typedef struct MiptEntry
  * with a family must not be able to keep others from it [owner-decides].
  */
 extern void mipt_lock(const char *xid, LOCKMODE mode);
+
 /*
  * All entries of a family, ordered by XINST, active instances included, as far
  * as they are not stored out of line. Without the family lock (shared is enough)
@@ -70,20 +72,26 @@ extern void mipt_lock(const char *xid, LOCKMODE mode);
  * found committed is.
  */
 extern List *mipt_peek(const char *xid);
+
 /*
  * The same; the caller holds the family lock. Checks that he is a member of the
  * family's owner role: ERRCODE_INSUFFICIENT_PRIVILEGE if not; and that nobody else
  * is writing to the rows: ERRCODE_OBJECT_IN_USE.
  */
 extern List *mipt_read_states(const char *xid);
+
 /* The same with texts, sites and links. The caller holds the family lock. */
 extern List *mipt_read(const char *xid);
+
 /* The site set of an entry. The caller holds the family lock. */
 extern ArrayType *mipt_sites(const MiptEntry *entry);
+
 /* Without the extension a schema `mip` is somebody else's, who may mean harm. */
 extern bool mipt_exists(void);
+
 /* Is there a row of an instance in progress? In any database, to anybody. */
 extern bool mipt_is_pending(const char *xid, int64 xinst);
+
 /*
  * An instance in doubt, read without the family lock: nobody has to wait for
  * who is deciding it. NULL if it is not in doubt, or not any more, or the caller
@@ -91,10 +99,13 @@ extern bool mipt_is_pending(const char *xid, int64 xinst);
  */
 extern MiptEntry *mipt_read_in_doubt(const char *xid, int64 xinst);
 extern MiptEntry *mipt_find(List *entries, int64 xinst);
+
 /* An entry of one without a row: active, doomed, or prepared and out of sight. */
 extern MiptEntry *mipt_entry_of(const MipInstance *inst);
+
 /* A copy, in the current memory, for mipt_insert_aborted: without links and row. */
 extern MiptEntry *mipt_copy_loser(const MiptEntry *entry);
+
 /*
  * Is this a row that a transaction in progress has written, but not as an
  * instance's own? Nothing may be concluded from it. mipt_read refuses.
@@ -112,12 +123,16 @@ extern MiptEntry *mipt_own_entry(MipState state);
  * is being ended.
  */
 extern void mipt_insert_own(bytea *links);
+
 /* Records that an instance was aborted. */
 extern void mipt_insert_aborted(const char *xid, const MiptEntry *entry);
+
 /* Does the row of an entry have links, loaded or not? */
 extern bool mipt_has_links(const MiptEntry *entry);
+
 /* Empties the links of a committed entry: they have been dealt with. */
 extern void mipt_clear_links(const MiptEntry *entry);
+
 /* Replaces an entry by one without texts, which is acknowledged. */
 extern void mipt_strip(const char *xid, const MiptEntry *entry);
 extern int	mipt_delete(List *entries);

@@ -91,7 +91,8 @@ mipt_raise_committed(const char *xid, const MiptEntry *entry)
 	Assert(entry->state == MIP_COMMITTED || to_come);
 	if (entry->acknowledged)
 		raise_acknowledged(xid);
-	mip_family_unlock_all();	/* not for as long as a standby is away: [lock-let-go] */
+	mip_family_unlock_all();	/* not for as long as a standby is away:
+								 * [lock-let-go] */
 	/* [told-is-durable] */
 	if (to_come)
 		mip_make_durable();

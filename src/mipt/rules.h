@@ -18,9 +18,11 @@
  */
 extern void mipt_check_may_end(const char *xid, List *entries, int64 xinst,
 							   bool one_phase);
+
 /* Nothing is committed; all instances name the same sites. */
 extern void mipt_check_undecided(const char *xid, List *entries);
 extern void mipt_check_sites(const char *xid, List *entries, ArrayType *sites);
+
 /*
  * The request's result is this one's, which is committed here, or prepared and no
  * other can be any more (mip_hand_over_begun). Gives all family locks back before

@@ -169,7 +169,7 @@ made_by_command(Relation rel, ItemPointer tid)
 TM_Result
 mip_next_version(Relation rel, ItemPointer tid, CommandId cid, TM_FailureData *tmfd)
 {
-	ChainLink	link = {.updater = tmfd->xmax, .next = tmfd->ctid};
+	ChainLink	link = {.updater = tmfd->xmax,.next = tmfd->ctid};
 	CommandId	cmin;
 
 	do

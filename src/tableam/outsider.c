@@ -101,7 +101,10 @@ key_locker(const MipHeader *header, bool *spoilt)
 bool
 mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 {
-	/* an instance has claimed the version: its mutex is not to be held for long */
+	/*
+	 * an instance has claimed the version: its mutex is not to be held for
+	 * long
+	 */
 	Assert(!mip_in_transaction() || policy == LockWaitSkip);
 	for (;;)
 	{

@@ -152,7 +152,7 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 		link.version = *version;
 	else
 		ItemPointerSetInvalid(&link.version);
-	change = mip_changes_append(&link);	/* first: it may fail */
+	change = mip_changes_append(&link); /* first: it may fail */
 	replaced = hash_search(overlay, &key, HASH_ENTER, &found);
 	Assert(!found);
 	replaced->change = change;

@@ -43,7 +43,8 @@ distrust_visibility_map(PlanState *state, void *context)
 	if (IsA(state, IndexOnlyScanState) && mip_overlay_exists() &&
 		mip_relation_is_mip(((IndexOnlyScanState *) state)->ss.ss_currentRelation))
 	{
-		ResetPlanCache();		/* whoever has made it, the retry is to have another */
+		ResetPlanCache();		/* whoever has made it, the retry is to have
+								 * another */
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("a plan with an index-only scan cannot be used any more beside a sibling"),

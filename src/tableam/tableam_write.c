@@ -96,7 +96,11 @@ write_version(Write *w)
 		w->lockmode = claim.mode;
 		if (claim.verdict == MIP_OVERLAP)
 			result = w->beside_siblings(w, &claim);
-		/* a key share lock can be had beside an update that has left the key alone */
+
+		/*
+		 * a key share lock can be had beside an update that has left the key
+		 * alone
+		 */
 		else if (claim.verdict == MIP_REPLACED && w->mode != LockTupleKeyShare)
 			result = mip_update_committed(w->rel, w->tid, w->tmfd);
 		else
@@ -300,10 +304,10 @@ mip_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
 				 TM_FailureData *tmfd, bool changing_part)
 {
 	Write		w = {
-		.rel = rel, .tid = tid, .mode = LockTupleExclusive,
-		.policy = wait ? LockWaitBlock : LockWaitSkip, .oper = XLTW_Delete,
-		.by_heap = delete_by_heap, .beside_siblings = delete_beside_siblings,
-		.cid = cid, .snapshot = snapshot, .crosscheck = crosscheck, .tmfd = tmfd,
+		.rel = rel,.tid = tid,.mode = LockTupleExclusive,
+		.policy = wait ? LockWaitBlock : LockWaitSkip,.oper = XLTW_Delete,
+		.by_heap = delete_by_heap,.beside_siblings = delete_beside_siblings,
+		.cid = cid,.snapshot = snapshot,.crosscheck = crosscheck,.tmfd = tmfd,
 		.changing_part = changing_part,
 	};
 	TM_Result	result;
@@ -386,11 +390,11 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 {
 	ItemPointerData base = *otid;
 	Write		w = {
-		.rel = rel, .tid = &base, .mode = LockTupleExclusive,
-		.policy = wait ? LockWaitBlock : LockWaitSkip, .oper = XLTW_Update,
-		.by_heap = update_by_heap, .beside_siblings = update_beside_siblings,
-		.cid = cid, .snapshot = snapshot, .crosscheck = crosscheck, .tmfd = tmfd,
-		.update = slot, .update_indexes = update_indexes,
+		.rel = rel,.tid = &base,.mode = LockTupleExclusive,
+		.policy = wait ? LockWaitBlock : LockWaitSkip,.oper = XLTW_Update,
+		.by_heap = update_by_heap,.beside_siblings = update_beside_siblings,
+		.cid = cid,.snapshot = snapshot,.crosscheck = crosscheck,.tmfd = tmfd,
+		.update = slot,.update_indexes = update_indexes,
 	};
 	TM_Result	result;
 
@@ -415,8 +419,8 @@ heaps_lock(Write *w, LockWaitPolicy policy)
 	TM_Result	result;
 
 	/*
-	 * Locking later versions as well, heap would wait for siblings there. Only
-	 * a key share lock needs that, beside an update: see chain.c.
+	 * Locking later versions as well, heap would wait for siblings there.
+	 * Only a key share lock needs that, beside an update: see chain.c.
 	 */
 	if (mip_in_transaction())
 		flags &= ~TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS;
@@ -496,9 +500,9 @@ mip_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 			   LockWaitPolicy policy, uint8 flags, TM_FailureData *tmfd)
 {
 	Write		w = {
-		.rel = rel, .tid = tid, .mode = mode, .policy = policy, .oper = XLTW_Lock,
-		.by_heap = lock_by_heap, .beside_siblings = lock_beside_siblings,
-		.cid = cid, .snapshot = snapshot, .tmfd = tmfd, .locked = slot,
+		.rel = rel,.tid = tid,.mode = mode,.policy = policy,.oper = XLTW_Lock,
+		.by_heap = lock_by_heap,.beside_siblings = lock_beside_siblings,
+		.cid = cid,.snapshot = snapshot,.tmfd = tmfd,.locked = slot,
 		.flags = flags,
 	};
 	TM_Result	result;

@@ -97,9 +97,10 @@ end_prepared(const char *xid, MiptEntry *entry, bool commit, bool flush)
 		FinishPreparedTransaction(gid, commit);
 		SetUserIdAndSecContext(user, context);
 	}
+
 	/*
-	 * To finish a serializable instance PostgreSQL puts it in the place of our
-	 * own; COMMIT PREPARED has none, but we are a query.
+	 * To finish a serializable instance PostgreSQL puts it in the place of
+	 * our own; COMMIT PREPARED has none, but we are a query.
 	 */
 	if (ShareSerializableXact() != own)
 		AttachSerializableXact(own);
@@ -225,6 +226,7 @@ static void
 keep_notes(const char *xid, void *arg)
 {
 	Decision   *decision = arg;
+
 	/* meanwhile, somebody else may have done it, or want to know no more */
 	List	   *entries = mipt_read(xid);
 	MiptEntry  *winner = mipt_committed(entries);
@@ -273,12 +275,16 @@ mip_family_commit(const char *xid, int64 winner)
 	again = entry->state == MIP_COMMITTED;
 	mip_doom_others(xid, winner);
 	mip_stop_point("doomed");
-	Assert(mip_others_are_doomed(xid, winner));	/* [doomed-before-header] */
+	Assert(mip_others_are_doomed(xid, winner)); /* [doomed-before-header] */
 	if (!again)
 	{
 		mip_hand_over(entry->links);
 		mip_stop_point("handed over");
-		/* what our own transaction has counted by now does not end like the losers */
+
+		/*
+		 * what our own transaction has counted by now does not end like the
+		 * losers
+		 */
 		AtEOXact_PgStat(true, true);
 	}
 	losers = roll_back_losers(xid, entries, winner, again);
@@ -304,8 +310,8 @@ give_up(const char *xid, List *entries, MiptEntry *entry)
 	if (entry->state == MIP_PREPARED)
 	{
 		/*
-		 * [first-header-decides], but once another has committed VACUUM may have
-		 * had the base versions
+		 * [first-header-decides], but once another has committed VACUUM may
+		 * have had the base versions
 		 */
 		if (!mipt_committed(entries) && mip_hand_over_begun(entry->links))
 			ereport(ERROR,

@@ -17,8 +17,10 @@
  */
 extern List *mip_family_commit(const char *xid, int64 winner);
 extern List *mip_family_rollback(const char *xid, int64 loser);
+
 /* False if it has been prepared here. */
 extern bool mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites);
+
 /* How many rows go. */
 extern int	mip_family_forget(const char *xid);
 

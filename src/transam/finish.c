@@ -277,7 +277,11 @@ record_abort(const char *gid, TransactionId xid, int nchildren, TransactionId *c
 	lsn = XactLogAbortRecord(GetCurrentTimestamp(), nchildren, children, 0, NULL, 0, NULL,
 							 MyXactFlags | XACT_FLAGS_ACQUIREDACCESSEXCLUSIVELOCK, xid, gid);
 	XLogSetAsyncXactLSN(lsn);
-	/* unlike TransactionIdAbortTree: not on disk before the record, which others need */
+
+	/*
+	 * unlike TransactionIdAbortTree: not on disk before the record, which
+	 * others need
+	 */
 	TransactionIdSetTreeStatus(xid, nchildren, children, TRANSACTION_STATUS_ABORTED, lsn);
 	END_CRIT_SECTION();
 }

@@ -167,7 +167,11 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_session_begin();
 	(void) GetTopTransactionId();
 	mip_log_begin(xinst);
-	/* heap does not do this for key updates, and we make lockers of updaters: [lockers-stay] */
+
+	/*
+	 * heap does not do this for key updates, and we make lockers of updaters:
+	 * [lockers-stay]
+	 */
 	MultiXactIdSetOldestMember();
 
 	old = MemoryContextSwitchTo(TopTransactionContext);
@@ -190,7 +194,11 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_mine.alone = list_length(entries) == 1;
 	check_entries(entries, xinst);
 	check_isolation(entries, xinst);
-	/* after the entries: they are removed behind the horizon: [entry-or-horizon] */
+
+	/*
+	 * after the entries: they are removed behind the horizon:
+	 * [entry-or-horizon]
+	 */
 	mip_mine.age = mip_xid_age(xid);
 	mip_mine.first_command = GetCurrentCommandId(false);
 	if (mip_mine.age == MIP_BEHIND_HORIZON && !mipt_has_prepared(entries))

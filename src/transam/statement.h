@@ -25,25 +25,31 @@ typedef struct MipStatement
 {
 	/* of the statement */
 	int			depth;			/* 0: none is running */
-	MemoryContext query_memory; /* of the query at depth 1: its calls are set up there */
+	MemoryContext query_memory; /* of the query at depth 1: its calls are set
+								 * up there */
 	Portal		execute_portal; /* the client's, if it runs EXECUTE */
-	bool		planning;		/* a statement is being planned, which may run others */
-	bool		storing_cursor; /* the end of a transaction reads a cursor WITH HOLD */
+	bool		planning;		/* a statement is being planned, which may run
+								 * others */
+	bool		storing_cursor; /* the end of a transaction reads a cursor
+								 * WITH HOLD */
 	const char *whole;			/* whose rows have to be fetched at once */
 
 	/*
 	 * Of the transaction, outside of instances. Has it run a statement that
 	 * changes or locks rows? Its XID does not tell of those at other servers,
-	 * where postgres_fdw commits them before a commit in one phase is refused.
+	 * where postgres_fdw commits them before a commit in one phase is
+	 * refused.
 	 */
 	bool		changed;
-	const char *executed;		/* a utility statement, which instances may not */
+	const char *executed;		/* a utility statement, which instances may
+								 * not */
 } MipStatement;
 
 extern MipStatement mip_statement;
 
 /* Does a trigger run? */
 extern bool mip_in_trigger(void);
+
 /* Does the active portal store a cursor WITH HOLD, since its transaction ends? */
 extern bool mip_stores_cursor(void);
 

@@ -173,6 +173,7 @@ find_victim(const LockData *locks, const MipWaiter *waiter, const List *waiters)
 
 			if (wait->pid != pid || wait->waitLockMode == NoLock)
 				continue;
+
 			/*
 			 * An instance with siblings leaves the line of a mip table's row
 			 * (queue.c) well before that; that of another table it may only

@@ -54,7 +54,8 @@
 #define PUSH_LONGEST_MS		(5 * 60 * 1000)
 #define PUSH_SHORTEST_MS	1000
 #define EXPIRE_EVERY_MS		(60 * 60 * 1000)
-#define RETRY_MS			1000	/* where no worker could be started, or it has failed */
+#define RETRY_MS			1000	/* where no worker could be started, or it
+									 * has failed */
 
 static int	push_after;			/* ms, 0: never */
 
