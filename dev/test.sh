@@ -130,7 +130,7 @@ suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproj
 # Mostly these wait: for a time-out, or a deadline. Each worker has clusters of its own, and a file's tests stay in order.
 suite_pytest() {
   use_python
-  piece pytest count_pytest python -m pytest -q -p no:cacheprovider -n 3 --dist loadfile --no-loadscope-reorder python/tests
+  piece pytest count_pytest python -m pytest -q -p no:cacheprovider -n 2 --dist loadfile --no-loadscope-reorder python/tests
 }
 suite_docs() { use_python; piece docs count_pytest python -m pytest -q -p no:cacheprovider docs/tests; }
 suite_demo() { use_python; piece demo count_pytest python -m pytest -q -p no:cacheprovider demo/tests; }

@@ -161,6 +161,10 @@ class Tx:
         self._running.add(task)
         try:
             await asyncio.wait({task})
+        except BaseException:
+            task.cancel()
+            await ended((task,))
+            raise
         finally:
             self._running.discard(task)
         if task.cancelled():
