@@ -360,7 +360,7 @@ async def test_counted_and_logged(server: Server, shop: Shop, caplog: pytest.Log
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("INFO", "attempt decline: refused"),
         ("INFO", "submit decline: refused (own)"),
-        ("INFO", "attempt decline: family_committed"),
+        ("INFO", "attempt decline: family_committed (SQLSTATE MP001)"),
         ("INFO", "submit decline: refused (earlier)"),
     ]
 
