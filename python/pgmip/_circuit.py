@@ -64,10 +64,12 @@ class Circuit:
             if not timeout.expired():
                 timeout.reschedule(asyncio.get_running_loop().time())
 
-    async def wait_closed(self) -> None:
-        """Wait for a site that has only just gone. Raises SiteDown where it is not back within a second."""
+    async def wait_closed(self, patience: float) -> None:
+        """Wait for a site that has only just gone. Raises SiteDown where it is not back within a second, or as many as
+        somebody has `patience`.
+        """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._since + _HICCUP - time.monotonic()):
+            async with asyncio.timeout(min(patience, self._since + _HICCUP - time.monotonic())):
                 await self._closed.wait()
         if self.broken:
             raise self.error()

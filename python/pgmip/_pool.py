@@ -168,7 +168,8 @@ class Pool:
         clock = asyncio.get_running_loop().time
         end = clock() + patience
         while True:
-            await self._check_up(pool)
+            # Who finishes instances may have no time left; a transaction may begin later.
+            await self._check_up(pool, end - clock() if pool is self._finishing else _FOR_EVER)
             conn: PooledConnection | None = None
             good = False
             try:
@@ -187,9 +188,11 @@ class Pool:
                 if conn is not None and not good:
                     await self.give(conn, good=False)
 
-    async def _check_up(self, pool: AsyncConnectionPool[PooledConnection]) -> None:
+    async def _check_up(
+        self, pool: AsyncConnectionPool[PooledConnection], patience: float = _FOR_EVER
+    ) -> None:
         if self._circuit.broken and not pool.get_stats()["pool_available"]:
-            await self._circuit.wait_closed()
+            await self._circuit.wait_closed(patience)
 
     async def _check(
         self, pool: AsyncConnectionPool[PooledConnection], conn: PooledConnection, within: float

@@ -12,7 +12,7 @@ from proxy import Proxy
 from shop import BUY, ORDER, PAYMENT, Shop
 from test_settle import leave_at
 
-from pgmip import App, Decided, NothingHappened, SubmitError, Tx, Unknown
+from pgmip import App, Decided, NothingHappened, SubmitError, Tx, Unknown, _circuit
 from pgmip._deadline import OVERTIME, Deadline
 
 pytestmark = pytest.mark.integration
@@ -122,3 +122,14 @@ async def test_steps_are_cut_to_what_is_left() -> None:
     assert 0 < Deadline(0, 5).step() <= OVERTIME
     assert 0 < Deadline(-1000, 5).step() <= OVERTIME
     assert Deadline(-1, 5).left == 0
+
+
+async def test_a_site_that_has_only_just_gone_is_not_waited_for_without_end(
+    store: Proxy, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads the sites after the deadline has no time for it to come back."""
+    monkeypatch.setattr(_circuit, "_HICCUP", FOR_EVER)
+    store.down()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(Unknown):
+            await app.submit("buy", BUY, xid="only just gone")
