@@ -307,13 +307,26 @@ mip_planner(Query *parse, const char *query, int options, ParamListInfo params)
 static void
 mip_ExecutorStart(QueryDesc *desc, int eflags)
 {
+	MemoryContext context = CurrentMemoryContext;
+
 	check_may_execute();
 	if (mip_in_transaction() && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
 		check_written_tables(desc->plannedstmt);
-	if (prev_executor_start)
-		prev_executor_start(desc, eflags);
-	else
-		standard_ExecutorStart(desc, eflags);
+	/* partitions are chosen, by functions whose statements are not the client's */
+	enter(MIP_QUERY_DEPTH);
+	PG_TRY();
+	{
+		if (prev_executor_start)
+			prev_executor_start(desc, eflags);
+		else
+			standard_ExecutorStart(desc, eflags);
+	}
+	PG_CATCH();
+	{
+		leave_by_error(MIP_QUERY_DEPTH, context);
+	}
+	PG_END_TRY();
+	leave(MIP_QUERY_DEPTH);
 	if (mip_in_transaction())
 		mip_distrust_visibility_map(desc);
 }

@@ -30,6 +30,18 @@ client_portal(void)
 	return mip_statement.execute_portal ? mip_statement.execute_portal : ActivePortal;
 }
 
+/*
+ * Not while EXECUTE evaluates its arguments, or the protocol's Bind those of the
+ * client: then there is no portal of the query's yet, or one of a function's cursor.
+ */
+static bool
+portal_runs_query(void)
+{
+	if (mip_statement.execute_portal)
+		return ActivePortal != mip_statement.execute_portal && !ActivePortal->visible;
+	return ActivePortal != NULL;
+}
+
 bool
 mip_in_trigger(void)
 {
@@ -46,8 +58,8 @@ mip_stores_cursor(void)
 
 /*
  * Deferred triggers run at depth 0, and so do cursors that are being stored,
- * functions that the planner evaluates, and what is not called by a statement at
- * all: by the protocol's function call, or at login. Languages may evaluate simple
+ * functions that the planner evaluates, or EXECUTE for its arguments, and what is not
+ * called by a statement at all: by the protocol's function call, or at login. Languages may evaluate simple
  * expressions without a statement, as PL/pgSQL does, but not in the query's memory.
  *
  * What the planner makes part of the query passes, as views do: SQL functions that
@@ -61,8 +73,8 @@ mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
 {
 	if (mip_statement.depth != MIP_QUERY_DEPTH || fcinfo->flinfo == NULL ||
 		fcinfo->flinfo->fn_mcxt != mip_statement.query_memory ||
-		mip_in_trigger() || mip_statement.planning || mip_statement.storing_cursor ||
-		debug_query_string == NULL)
+		!portal_runs_query() || mip_in_trigger() || mip_statement.planning ||
+		mip_statement.storing_cursor || debug_query_string == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s cannot be called from a function or from inside another statement", function),

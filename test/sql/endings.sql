@@ -566,6 +566,42 @@ SELECT planned('SELECT mip.refuse(''e28'', 1, ''{}'')');
 :code
 SELECT count(*) FROM mip.instances('e28');
 DROP FUNCTION planned;
+-- ... and so are those that EXECUTE evaluates for its arguments, and the
+-- executor, before it starts, to choose among partitions.
+CREATE FUNCTION called(query text) RETURNS int LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	r record;
+BEGIN
+	FOR r IN EXECUTE query LOOP
+		NULL;
+	END LOOP;
+	RETURN 1;
+END $$;
+CREATE TABLE parts (i int) PARTITION BY LIST (i);
+CREATE TABLE part1 PARTITION OF parts FOR VALUES IN (1);
+CREATE TABLE part2 PARTITION OF parts FOR VALUES IN (2);
+PREPARE argument(int) AS SELECT $1;
+PREPARE choice(text) AS SELECT * FROM parts WHERE i = called($1);
+BEGIN;
+EXECUTE argument(called('SELECT mip.begin(''e29'', 1)'));
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('e29', 1);
+EXECUTE argument(called('SELECT * FROM mip.prepare(NULL, NULL)'));
+:code
+ROLLBACK;
+EXECUTE argument(called('SELECT mip.refuse(''e29'', 1, ''{}'')'));
+:code
+SET plan_cache_mode = force_generic_plan;
+EXECUTE choice('SELECT mip.refuse(''e29'', 1, ''{}'')');
+:code
+RESET plan_cache_mode;
+SELECT count(*) FROM mip.instances('e29');
+DEALLOCATE argument;
+DEALLOCATE choice;
+DROP TABLE parts;
+DROP FUNCTION called;
 CREATE TABLE t (id int PRIMARY KEY, refused bool DEFAULT mip.refuse('e27', 1, '{}'), CHECK (id > 0)) USING mip;
 CREATE TABLE b (id int, begun text DEFAULT mip.begin('e27', 2)) USING mip;
 BEGIN;
