@@ -24,6 +24,7 @@
 #include "mipt/durable.h"
 #include "mipt/horizon.h"
 #include "tableam/plans.h"
+#include "tableam/predicate.h"
 #include "transam/finish.h"
 #include "transam/instance.h"
 #include "workers/deadlock.h"
@@ -46,6 +47,7 @@ shmem_request(void)
 	mip_family_lock_shmem_request();
 	mip_durable_shmem_request();
 	mip_stats_shmem_request();
+	mip_predicate_shmem_request();
 }
 
 static void
@@ -59,6 +61,7 @@ shmem_startup(void)
 	mip_durable_shmem_startup();
 	mip_finish_shmem_startup();
 	mip_stats_shmem_startup();
+	mip_predicate_shmem_startup();
 	LWLockRelease(AddinShmemInitLock);
 }
 

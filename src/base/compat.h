@@ -90,6 +90,31 @@ typedef RelFileNode MipFileLocator;
 #define lappend_xid(list, xid) lappend_oid(list, xid)
 #endif
 
+/* Lists in shared memory: the item after `item`, or after NULL, by its member `link` */
+#if PG_VERSION_NUM >= 160000
+#define MIP_LIST_INIT(list) dlist_init(list)
+#define MIP_LIST_PUSH(list, node) dlist_push_tail(list, node)
+#define MIP_LIST_DELETE(node) dlist_delete(node)
+#define MIP_LIST_NEXT(type, link, list, item) \
+	(dlist_has_next(list, (item) ? &(item)->link : &(list)->head) ? \
+	 dlist_container(type, link, \
+					 dlist_next_node(list, (item) ? &(item)->link : &(list)->head)) : NULL)
+#else
+#define MIP_LIST_INIT(list) SHMQueueInit(list)
+#define MIP_LIST_PUSH(list, node) SHMQueueInsertBefore(list, node)
+#define MIP_LIST_DELETE(node) SHMQueueDelete(node)
+#define MIP_LIST_NEXT(type, link, list, item) \
+	((type *) SHMQueueNext(list, (item) ? &(item)->link : (list), offsetof(type, link)))
+#endif
+
+/* Of the pool of conflicts between serializable transactions, with n elements */
+#if PG_VERSION_NUM >= 180000
+#define MIP_CONFLICT_POOL_SIZE(n) \
+	add_size(RWConflictPoolHeaderDataSize, mul_size(n, RWConflictDataSize))
+#else
+#define MIP_CONFLICT_POOL_SIZE(n) RWConflictPoolHeaderDataSize
+#endif
+
 /* A process's locks in one partition of the lock table: the one after `lock`, or after NULL. */
 #if PG_VERSION_NUM >= 160000
 #define MIP_LOCKS_EMPTY(list) dlist_is_empty(list)

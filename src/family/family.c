@@ -124,6 +124,7 @@ mip_find_family(Oid dbid, const char *xid, HASHACTION action)
 		family->id = mip_registry->next_family_id++;
 		family->first = -1;
 		family->ninstances = 0;
+		family->joins = 0;
 		family->transitions = 0;
 		family->notes = 0;
 	}
@@ -147,6 +148,7 @@ take_slot(MipFamily *family, int64 xinst)
 	inst->next = family->first;
 	family->first = slot;
 	family->ninstances++;
+	family->joins++;
 	return inst;
 }
 

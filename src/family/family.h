@@ -30,6 +30,8 @@ typedef struct MipFamilyKey
  * who has an instance in it reads
  *
  *	 - key and id, which stay;
+ *	 - joins: who misses one that has just come takes the sibling for a
+ *	   stranger, which may fail him for nothing (predicate.c);
  *	 - ninstances: who meets a sibling's transaction id on a page has locked
  *	   that page after the sibling was registered and wrote it, so he finds it
  *	   counted; who wants it for anything else takes it for a hint, or holds the
@@ -47,6 +49,7 @@ typedef struct MipFamily
 	uint32		id;				/* unique among living families */
 	int			first;			/* first instance slot, or -1 */
 	volatile int ninstances;
+	volatile uint64 joins;		/* how often an instance was registered */
 	volatile uint64 transitions;	/* prepares, commits and rollbacks so far */
 	volatile uint64 notes;		/* how often losers were noted in the MIPT */
 } MipFamily;

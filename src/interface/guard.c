@@ -327,8 +327,7 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 	}
 	PG_END_TRY();
 	leave(MIP_QUERY_DEPTH);
-	if (mip_in_transaction())
-		mip_distrust_visibility_map(desc);
+	mip_distrust_visibility_map(desc);
 }
 
 /*

@@ -118,12 +118,19 @@ find_descendant(Relation rel, ItemPointer version)
 	return d && TransactionIdIsCurrentTransactionId(d->xmin) ? d : NULL;
 }
 
+void
+mip_overlay_announce(void)
+{
+	mip_mine.inst->overlay = true;
+	pg_memory_barrier();
+}
+
 static void
 begin_overlay(void)
 {
+	Assert(mip_mine.inst->overlay);
 	descendants = create_hash("pg_mip versions", sizeof(Descendant));
 	overlay = create_hash("pg_mip overlay", sizeof(Replaced));
-	mip_mine.inst->overlay = true;
 	if (before_first)
 		before_first();
 }

@@ -15,6 +15,12 @@
 
 #include "tableam/link.h"
 
+/*
+ * This instance may have an overlay from now on: before it becomes a locker for
+ * that, so that whoever finds it there knows.
+ */
+extern void mip_overlay_announce(void);
+
 /* Has a function called before the first change of each overlay. */
 extern void mip_overlay_before_first(void (*function) (void));
 

@@ -4,10 +4,12 @@
  *	  Plans that trust the visibility map.
  *
  * No scan may take rows for visible by the visibility map: a version that the
- * overlay has replaced can stand on an all-visible page. Bitmap scans do not, on
- * the servers that we run on (MIP_OLDEST_SERVER). Index-only scans are not planned
- * beside siblings. Such a plan that has been kept from before goes with the
- * overlay's first entry; where ResetPlanCache does not reach, it is refused.
+ * overlay has replaced can stand on an all-visible page. Nor may one in a
+ * SERIALIZABLE transaction, of whomever: it has to look whether an overlay has
+ * replaced them (predicate.c). Bitmap scans do not, on the servers that we run on
+ * (MIP_OLDEST_SERVER). Index-only scans are not planned beside siblings, nor at
+ * SERIALIZABLE. Such a plan that has been kept from before goes with the overlay's
+ * first entry; where ResetPlanCache does not reach, it is refused.
  *
  * ResetPlanCache makes the session plan everything anew, so it is done only if
  * something has been planned since that may scan only an index. That is to save
@@ -27,6 +29,7 @@
 #include "utils/plancache.h"
 
 #include "family/current.h"
+#include "mipt/mipt.h"
 #include "tableam/am.h"
 #include "tableam/overlay.h"
 #include "tableam/plans.h"
@@ -40,15 +43,17 @@ static bool index_only_planned;
 static bool
 distrust_visibility_map(PlanState *state, void *context)
 {
-	if (IsA(state, IndexOnlyScanState) && mip_overlay_exists() &&
+	if (IsA(state, IndexOnlyScanState) &&
 		mip_relation_is_mip(((IndexOnlyScanState *) state)->ss.ss_currentRelation))
 	{
 		ResetPlanCache();		/* whoever has made it, the retry is to have
 								 * another */
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("a plan with an index-only scan cannot be used any more beside a sibling"),
-				 errhint("Retry the request as a new instance.")));
+				 mip_overlay_exists() ?
+				 errmsg("a plan with an index-only scan cannot be used any more beside a sibling") :
+				 errmsg("a plan with an index-only scan cannot be used at SERIALIZABLE"),
+				 errhint("Retry the transaction: it will be planned anew.")));
 	}
 	return planstate_tree_walker(state, distrust_visibility_map, context);
 }
@@ -56,8 +61,7 @@ distrust_visibility_map(PlanState *state, void *context)
 void
 mip_distrust_visibility_map(QueryDesc *desc)
 {
-	Assert(mip_in_transaction());
-	if (desc->planstate)
+	if (desc->planstate && (IsolationIsSerializable() || mip_overlay_exists()))
 		(void) distrust_visibility_map(desc->planstate, NULL);
 }
 
@@ -105,6 +109,15 @@ note_index_only(PlannerInfo *root, RelOptInfo *rel, Index rti, RangeTblEntry *rt
 		index_only_planned = is_mip(rte->relid);
 }
 
+/* Databases without the extension have no mip tables. */
+static bool
+is_distrusted(void)
+{
+	if (mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists()))
+		return true;
+	return IsolationIsSerializable() && mipt_exists();
+}
+
 static PlannedStmt *
 mip_planner(Query *parse, const char *query, int cursor_options,
 			ParamListInfo params)
@@ -112,7 +125,7 @@ mip_planner(Query *parse, const char *query, int cursor_options,
 	bool		saved = enable_indexonlyscan;
 	PlannedStmt *result;
 
-	if (mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists()))
+	if (is_distrusted())
 		enable_indexonlyscan = false;
 	PG_TRY();
 	{

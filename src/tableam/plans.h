@@ -2,7 +2,7 @@
  *
  * plans.h
  *	  Plans that trust the visibility map, and so cannot be used beside
- *	  siblings.
+ *	  siblings, or at SERIALIZABLE.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,9 +14,8 @@
 extern void mip_plans_init(void);
 
 /*
- * To be called when a plan is about to run in a MIP transaction. An index-only
- * scan of a mip table is ERRCODE_T_R_SERIALIZATION_FAILURE once there is an
- * overlay.
+ * To be called when a plan is about to run. An index-only scan of a mip table is
+ * ERRCODE_T_R_SERIALIZATION_FAILURE once there is an overlay, and at SERIALIZABLE.
  */
 extern void mip_distrust_visibility_map(QueryDesc *desc);
 

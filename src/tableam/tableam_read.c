@@ -20,12 +20,14 @@
 #include "access/heapam.h"
 #include "access/relscan.h"
 #include "executor/tuptable.h"
+#include "storage/predicate.h"
 
 #include "base/compat.h"
 #include "family/current.h"
 #include "tableam/am.h"
 #include "tableam/outsider.h"
 #include "tableam/overlay.h"
+#include "tableam/predicate.h"
 #include "tableam/tableam.h"
 
 /* May be used what was seen there? Else it is an error. */
@@ -47,8 +49,12 @@ static inline bool
 scan_passes_over(TableScanDesc scan, TupleTableSlot *slot, bool found)
 {
 	page_seen();
-	return mip_in_transaction() && found &&
-		hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot);
+	if (!found)
+		return false;
+	if (mip_in_transaction() && hidden(scan->rs_rd, &slot->tts_tid, scan->rs_snapshot))
+		return true;
+	mip_look(scan->rs_rd, slot, scan->rs_snapshot);
+	return false;
 }
 
 typedef bool (*NextSlot) (TableScanDesc, ScanDirection, TupleTableSlot *);
@@ -60,8 +66,11 @@ next_slot(NextSlot heaps, TableScanDesc scan, ScanDirection direction,
 	bool		found;
 
 	do
+	{
+		mip_hide_siblings(scan->rs_snapshot);
 		found = heaps(scan, direction, slot);
-	while (scan_passes_over(scan, slot, found));
+		mip_show_siblings();
+	} while (scan_passes_over(scan, slot, found));
 	return found;
 }
 
@@ -70,6 +79,14 @@ mip_scan_getnextslot(TableScanDesc scan, ScanDirection direction,
 					 TupleTableSlot *slot)
 {
 	return next_slot(heap_getnextslot, scan, direction, slot);
+}
+
+/* Heap takes no SIREAD lock here, so at SERIALIZABLE it misses what comes in later. */
+static void
+mip_scan_set_tidrange(TableScanDesc scan, ItemPointer min, ItemPointer max)
+{
+	PredicateLockRelation(scan->rs_rd, scan->rs_snapshot);
+	mip_heap()->scan_set_tidrange(scan, min, max);
 }
 
 static bool
@@ -124,14 +141,20 @@ mip_index_fetch_tuple(struct IndexFetchTableData *scan, ItemPointer tid,
 {
 	for (;;)
 	{
-		bool		found = mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
-														  call_again, all_dead);
+		bool		found;
 
+		mip_hide_siblings(snapshot);
+		found = mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
+											  call_again, all_dead);
+		mip_show_siblings();
 		page_seen();
 		if (!found)
 			return false;
 		if (!pass_over(scan->rel, slot, snapshot))
+		{
+			mip_look(scan->rel, slot, snapshot);
 			return true;
+		}
 		/* dead to us is not dead to all */
 		if (all_dead)
 			*all_dead = false;
@@ -149,9 +172,38 @@ mip_scan_bitmap_next_tuple(TableScanDesc scan, MIP_BITMAP_NEXT_TUPLE_ARGS
 	bool		found;
 
 	do
+	{
+		mip_hide_siblings(scan->rs_snapshot);
 		found = mip_heap()->scan_bitmap_next_tuple(scan, MIP_BITMAP_NEXT_TUPLE_PASS
 												   slot MIP_BITMAP_NEXT_TUPLE_PASS_TAIL);
-	while (scan_passes_over(scan, slot, found));
+		mip_show_siblings();
+	} while (scan_passes_over(scan, slot, found));
+	return found;
+}
+
+#if PG_VERSION_NUM < 180000
+/* Here a page's versions are judged, not where they are returned. */
+static bool
+mip_scan_bitmap_next_block(TableScanDesc scan, struct TBMIterateResult *tbmres)
+{
+	bool		found;
+
+	mip_hide_siblings(scan->rs_snapshot);
+	found = mip_heap()->scan_bitmap_next_block(scan, tbmres);
+	mip_show_siblings();
+	return found;
+}
+#endif
+
+/* Likewise */
+static bool
+mip_scan_sample_next_block(TableScanDesc scan, struct SampleScanState *state)
+{
+	bool		found;
+
+	mip_hide_siblings(scan->rs_snapshot);
+	found = mip_heap()->scan_sample_next_block(scan, state);
+	mip_show_siblings();
 	return found;
 }
 
@@ -162,8 +214,11 @@ mip_scan_sample_next_tuple(TableScanDesc scan, struct SampleScanState *state,
 	bool		found;
 
 	do
+	{
+		mip_hide_siblings(scan->rs_snapshot);
 		found = mip_heap()->scan_sample_next_tuple(scan, state, slot);
-	while (scan_passes_over(scan, slot, found));
+		mip_show_siblings();
+	} while (scan_passes_over(scan, slot, found));
 	return found;
 }
 
@@ -175,8 +230,12 @@ mip_tuple_fetch_row_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 
 	if (mip_in_transaction() && hidden(rel, tid, snapshot))
 		return false;
+	mip_hide_siblings(snapshot);
 	found = mip_heap()->tuple_fetch_row_version(rel, tid, snapshot, slot);
+	mip_show_siblings();
 	page_seen();
+	if (found)
+		mip_look(rel, slot, snapshot);
 	return found;
 }
 
@@ -196,6 +255,7 @@ mip_tuple_satisfies_snapshot(Relation rel, TupleTableSlot *slot, Snapshot snapsh
 static void
 mip_tuple_get_latest_tid(TableScanDesc scan, ItemPointer tid)
 {
+	mip_hide_siblings(scan->rs_snapshot);
 	mip_heap()->tuple_get_latest_tid(scan, tid);
 	if (mip_in_transaction() && hidden(scan->rs_rd, tid, scan->rs_snapshot))
 	{
@@ -207,6 +267,7 @@ mip_tuple_get_latest_tid(TableScanDesc scan, ItemPointer tid)
 			mip_heap()->tuple_get_latest_tid(scan, tid);
 		}
 	}
+	mip_show_siblings();
 	page_seen();
 }
 
@@ -214,9 +275,14 @@ void
 mip_tableam_read(TableAmRoutine *routine)
 {
 	routine->scan_getnextslot = mip_scan_getnextslot;
+	routine->scan_set_tidrange = mip_scan_set_tidrange;
 	routine->scan_getnextslot_tidrange = mip_scan_getnextslot_tidrange;
 	routine->index_fetch_tuple = mip_index_fetch_tuple;
 	routine->scan_bitmap_next_tuple = mip_scan_bitmap_next_tuple;
+#if PG_VERSION_NUM < 180000
+	routine->scan_bitmap_next_block = mip_scan_bitmap_next_block;
+#endif
+	routine->scan_sample_next_block = mip_scan_sample_next_block;
 	routine->scan_sample_next_tuple = mip_scan_sample_next_tuple;
 	routine->tuple_fetch_row_version = mip_tuple_fetch_row_version;
 	routine->tuple_satisfies_snapshot = mip_tuple_satisfies_snapshot;

@@ -35,6 +35,7 @@
 #include "tableam/claim.h"
 #include "tableam/outsider.h"
 #include "tableam/overlay.h"
+#include "tableam/predicate.h"
 #include "tableam/tableam.h"
 
 /* ---- claim, change, and again if somebody has come in ---- */
@@ -171,18 +172,10 @@ lock_first(const Write *w, const MipClaim *claim)
 	return result;
 }
 
-/*
- * Serializable isolation would miss the conflicts on the base version. What
- * heap logs of tables that output plugins use as catalogs nobody else can.
- */
+/* What heap logs of tables that output plugins use as catalogs nobody else can. */
 static void
 check_may_overlay(Relation rel)
 {
-	if (IsolationIsSerializable())
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("could not serialize access beside a sibling that uses the same row"),
-				 errhint("Retry the request as a new instance at REPEATABLE READ.")));
 	if (RelationIsAccessibleInLogicalDecoding(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
@@ -209,14 +202,22 @@ lock_values(MipClaim *claim)
 	return false;
 }
 
-/* Does `crosscheck` (foreign keys at REPEATABLE READ) see this version? */
+/*
+ * Does `crosscheck` (foreign keys at REPEATABLE READ) see this version? It is the
+ * transaction's own snapshot; siblings can be hidden from who reads with a copy.
+ */
 static bool
 crosscheck_sees(Relation rel, ItemPointer tid, Snapshot crosscheck)
 {
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
 													&TTSOpsBufferHeapTuple);
-	bool		sees = mip_heap()->tuple_fetch_row_version(rel, tid, crosscheck, slot);
+	bool		sees;
 
+	PushCopiedSnapshot(crosscheck);
+	mip_hide_siblings(GetActiveSnapshot());
+	sees = mip_heap()->tuple_fetch_row_version(rel, tid, GetActiveSnapshot(), slot);
+	mip_show_siblings();
+	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
 	return sees;
 }
@@ -236,7 +237,11 @@ begin_overlay(const Write *w, MipClaim *claim)
 	if (w->crosscheck != InvalidSnapshot &&
 		!crosscheck_sees(w->rel, w->tid, w->crosscheck))
 		return TM_Updated;
-	return mip_join(claim) ? TM_Ok : TM_WouldBlock;
+	mip_overlay_announce();
+	if (!mip_join(claim))
+		return TM_WouldBlock;
+	mip_predicate_check_overlay(w->rel, w->tid);
+	return TM_Ok;
 }
 
 /*

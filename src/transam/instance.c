@@ -43,6 +43,7 @@
 #include "mipt/rules.h"
 #include "tableam/handover.h"
 #include "tableam/overlay.h"
+#include "tableam/predicate.h"
 #include "transam/instance.h"
 #include "transam/session.h"
 #include "transam/statement.h"
@@ -101,27 +102,6 @@ enter_block(void)
 {
 	call_when_over(leave_block);
 	in_block = true;
-}
-
-static void
-check_isolation(List *entries, int64 xinst)
-{
-	ListCell   *lc;
-
-	if (!IsolationIsSerializable())
-		return;
-	foreach(lc, entries)
-	{
-		MiptEntry  *entry = lfirst(lc);
-
-		if (entry->xinst != xinst &&
-			(entry->state == MIP_ACTIVE || entry->state == MIP_PREPARED))
-			ereport(ERROR,
-					(errcode(ERRCODE_MIP_NOT_USABLE),
-					 errmsg("a second instance of a family cannot be SERIALIZABLE"),
-					 errdetail("Serializable isolation takes siblings for rivals."),
-					 errhint("Use REPEATABLE READ, or decide family \"%s\" first.", mip_mine.xid)));
-	}
 }
 
 /* Refusals that the entries of this family call for. */
@@ -193,7 +173,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	entries = mipt_read(xid);
 	mip_mine.alone = list_length(entries) == 1;
 	check_entries(entries, xinst);
-	check_isolation(entries, xinst);
+	mip_predicate_begin();
 
 	/*
 	 * after the entries: they are removed behind the horizon:
@@ -417,6 +397,7 @@ note_losers(void)
 static void
 win_in_one_phase(const bytea *links)
 {
+	mip_predicate_let_commit();
 	mip_doom_others(mip_mine.xid, mip_mine.xinst);
 	mip_stop_point("doomed");
 	mip_evict_doomed(mip_mine.xid);
@@ -485,6 +466,7 @@ enter_row(bool one_phase)
 	}
 	check_not_expired(one_phase);
 	mip_stop_point("turn");
+	mip_predicate_before_end();
 	links = mip_overlay_links();
 	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
 		win_in_one_phase(links);
@@ -499,6 +481,7 @@ enter_row(bool one_phase)
 static void
 forget_mine(void)
 {
+	mip_predicate_at_eoxact();
 	mip_overlay_at_eoxact();
 	mip_withdraw_sites();
 	memset(&mip_mine, 0, sizeof(mip_mine));
@@ -631,6 +614,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mine,
 		mip_overlay_at_eosubxact(true, mine, parent);
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
+		mip_predicate_at_abort_sub();
 		mip_overlay_at_eosubxact(false, mine, parent);
 		mip_family_unlock_all();
 	}
