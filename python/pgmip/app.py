@@ -50,7 +50,7 @@ from .xinst import checked_xid, new_xid
 
 __all__ = ["App", "Copy", "Handler", "Isolation", "Resolution", "Site", "Step", "StepName", "Tx"]
 
-Isolation = Literal["read committed", "repeatable read"]
+Isolation = Literal["read committed", "repeatable read", "serializable"]
 H = TypeVar("H", bound=Handler)
 
 

@@ -214,21 +214,6 @@ SELECT pg_replication_origin_drop('refused');
 DROP TABLE keeper;
 DROP FUNCTION keep;
 
--- SERIALIZABLE: alone, or not at all
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT mip.begin('serial', 1);
-UPDATE ours SET v = 2;
-SELECT xinst, state FROM mip.prepare(NULL, NULL);
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT mip.begin('serial', 2);
-:code
-ROLLBACK;
-BEGIN;
-SELECT mip.begin('serial', 2);
-:code
-ROLLBACK;
-SELECT state FROM mip.rollback('serial', 1);
-
 DROP TABLE ours, child, theirs, part, log, logged, stmt CASCADE;
 DROP FUNCTION log();
 DROP MATERIALIZED VIEW mv;
