@@ -97,7 +97,7 @@ stop_server() {
 
 # ---------------------------------------------------------------- suites
 
-all_suites='layers regress isolation tap ruff mypy pytest docs demo histories spec soak faults bench'
+all_suites='layers regress isolation tap ruff mypy pytest docs demo histories serializable spec soak faults bench'
 other_suites=indent
 
 installcheck() { # installcheck NAME COUNTER MAKE-VARIABLE...
@@ -124,7 +124,7 @@ suite_tap() { installcheck tap count_tap REGRESS= ISOLATION= PROVE_TESTS='test/t
 suite_ruff() {
   use_python
   piece ruff count_one sh -c \
-    'ruff check --config python/pyproject.toml dev/layers dev/invariants demo examples faults docs bench workload test/postgres test/postgres/run test/histories test/histories/run test/sqlsmith/run spec spec/run && cd python && ruff check .'
+    'ruff check --config python/pyproject.toml dev/layers dev/invariants demo examples faults docs bench workload test/postgres test/postgres/run test/histories test/histories/run test/serializable test/serializable/run test/sqlsmith/run spec spec/run && cd python && ruff check .'
 }
 suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproject.toml python/pgmip demo examples faults bench workload; }
 # Mostly these wait: for a time-out, or a deadline. Each worker has clusters of its own, and a file's tests stay in order.
@@ -135,6 +135,7 @@ suite_pytest() {
 suite_docs() { use_python; piece docs count_pytest python -m pytest -q -p no:cacheprovider docs/tests; }
 suite_demo() { use_python; piece demo count_pytest python -m pytest -q -p no:cacheprovider demo/tests; }
 suite_histories() { use_python; piece histories count_one test/histories/run "${HISTORIES:-1000}"; }
+suite_serializable() { use_python; piece serializable count_one test/serializable/run "${HISTORIES:-1000}"; }
 suite_soak() { use_python; piece soak count_one test/soak/run "${SOAK_SECONDS:-120}"; }
 suite_faults() {
   use_python
