@@ -312,7 +312,11 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 	check_may_execute();
 	if (mip_in_transaction() && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
 		check_written_tables(desc->plannedstmt);
-	/* partitions are chosen, by functions whose statements are not the client's */
+
+	/*
+	 * partitions are chosen, by functions whose statements are not the
+	 * client's
+	 */
 	enter(MIP_QUERY_DEPTH);
 	PG_TRY();
 	{

@@ -68,7 +68,8 @@
 typedef struct Dummies
 {
 	SERIALIZABLEXACT seed;		/* the reader of a seed */
-	SERIALIZABLEXACT before;	/* the writer of a conflict with who knows whom */
+	SERIALIZABLEXACT before;	/* the writer of a conflict with who knows
+								 * whom */
 } Dummies;
 
 /* predicate.c's own; NULL: not as expected */
@@ -380,7 +381,8 @@ typedef struct Concurrent
 	uint32		xcnt;
 } Concurrent;
 
-static Concurrent shown;		/* while siblings are hidden: the snapshot's own */
+static Concurrent shown;		/* while siblings are hidden: the snapshot's
+								 * own */
 static Concurrent hidden;		/* without them; TopTransactionContext */
 static uint64 hidden_joins;		/* family->joins of that; 0: not made yet */
 

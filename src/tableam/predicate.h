@@ -51,7 +51,8 @@ extern void mip_predicate_at_abort_sub(void);
 extern void mip_hide_siblings_slowly(Snapshot scanned);
 extern void mip_show_siblings_slowly(void);
 extern void mip_look_slowly(Relation rel, ItemPointer tid, Snapshot snapshot);
-extern Snapshot mip_bare_snapshot;	/* the transaction's, while siblings are hidden */
+extern Snapshot mip_bare_snapshot;	/* the transaction's, while siblings are
+									 * hidden */
 
 /*
  * Between these two heap's code, which reads with the snapshot `scanned`, takes no
