@@ -58,9 +58,10 @@ mip_stores_cursor(void)
 
 /*
  * Deferred triggers run at depth 0, and so do cursors that are being stored,
- * functions that the planner evaluates, or EXECUTE for its arguments, and what is not
- * called by a statement at all: by the protocol's function call, or at login. Languages may evaluate simple
- * expressions without a statement, as PL/pgSQL does, but not in the query's memory.
+ * functions that the planner evaluates, or EXECUTE for its arguments, and what is
+ * not called by a statement at all: by the protocol's function call, or at login.
+ * Languages may evaluate simple expressions without a statement, as PL/pgSQL
+ * does, but not in the query's memory.
  *
  * What the planner makes part of the query passes, as views do: SQL functions that
  * it inlines, defaults of columns, conditions of triggers. So it may: as a part of
