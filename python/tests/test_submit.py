@@ -10,10 +10,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from shop import Shop
+from shop import ORDER, PAYMENT, Shop
 
 from pgmip import App, KeyReused, NothingHappened, Resolution, Step, Tx, Unknown
 from pgmip._json import canonical, parse
+from pgmip.app import Isolation
 from pgmip.xinst import MAX_XINST, new_xid, new_xinst
 
 pytestmark = pytest.mark.integration
@@ -387,6 +388,49 @@ async def test_serialization_failures_are_retried(server: Server, shop: Shop) ->
 
     results = await asyncio.gather(*(app.submit("count", n) for n in range(5)))
     assert sorted(results) == [0, 1, 2, 3, 4]
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+async def test_write_skew(server: Server, shop: Shop, isolation: Isolation) -> None:
+    """No more than three orders: all that begin count the same ones, and write rows of their own."""
+    app = server()
+
+    @app.transaction(sites=("store",), isolation=isolation)
+    async def limited(tx: Tx, request: Any) -> bool:
+        row = await tx.store.fetch_one("SELECT count(*) AS n FROM orders")
+        await asyncio.sleep(0.2)
+        if row.n < 3:
+            await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        return bool(row.n < 3)
+
+    ordered = await asyncio.gather(*(app.submit("limited", n) for n in range(6)))
+    assert sum(ordered) == (3 if isolation == "serializable" else 6)
+    assert shop.sql("store", "SELECT count(*) FROM orders") == [(sum(ordered),)]
+    shop.assert_clean()
+
+
+async def test_serializable_beside_a_dead_server(server: Server, shop: Shop) -> None:
+    """What it has read and written, and left prepared, is no reason to fail."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"), isolation="serializable")
+    async def sell(tx: Tx, request: Any) -> Any:
+        rows = await tx.store.fetch_all("SELECT i_id, stock FROM item ORDER BY i_id")
+        await tx.store.execute("UPDATE item SET stock = stock + %s WHERE i_id = 2", (rows[1].stock + 1,))
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    with psycopg.connect(shop.conninfos()["store"], autocommit=True) as dead:
+        dead.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        dead.execute("SELECT mip.begin('left serializable', 1, '{bank,store}')")
+        dead.execute("SELECT sum(stock) FROM item")
+        dead.execute("UPDATE item SET stock = 7 WHERE i_id = 2")
+        dead.execute("""SELECT FROM mip.prepare('{"request":null,"transaction":"sell"}', '"first"')""")
+    result = await app.submit("sell", None, xid="left serializable", attempts=1)
+    shop.assert_once("left serializable", result)
+    assert shop.sql("store", "SELECT stock FROM item WHERE i_id = 2") == [(1,)]
     shop.assert_clean()
 
 
