@@ -54,6 +54,7 @@
 
 #include "base/compat.h"
 #include "base/mip.h"
+#include "base/stop.h"
 #include "heap/version.h"
 #include "family/family.h"
 #include "tableam/predicate.h"
@@ -533,17 +534,13 @@ replacer(const MultiXactMember *member)
 	return TransactionIdPrecedes(xid, TransactionXmin) ? InvalidTransactionId : xid;
 }
 
-void
-mip_look_slowly(Relation rel, ItemPointer tid, Snapshot snapshot)
+static void
+look_at(Relation rel, const MipHeader *header, Snapshot snapshot)
 {
-	MipHeader	header;
 	MultiXactMember *members = NULL;
-	int			n;
+	int			n = mip_xmax_members(header, &members);
 
-	if (!CheckForSerializableConflictOutNeeded(rel, snapshot) ||
-		!mip_read_header(rel, tid, &header, NULL))
-		return;
-	n = mip_xmax_members(&header, &members);
+	mip_stop_point("look");
 	for (int i = 0; i < n; i++)
 	{
 		TransactionId xid = replacer(&members[i]);
@@ -553,4 +550,24 @@ mip_look_slowly(Relation rel, ItemPointer tid, Snapshot snapshot)
 	}
 	if (members)
 		pfree(members);
+}
+
+/*
+ * A locker that has been handed over, and is over, since the header was read is
+ * known to nobody any more; but then xmax has changed.
+ */
+void
+mip_look_slowly(Relation rel, ItemPointer tid, Snapshot snapshot)
+{
+	MipHeader	header;
+	TransactionId seen = InvalidTransactionId;
+
+	if (!CheckForSerializableConflictOutNeeded(rel, snapshot))
+		return;
+	while (mip_read_header(rel, tid, &header, NULL) &&
+		   !TransactionIdEquals(header.xmax, seen))
+	{
+		seen = header.xmax;
+		look_at(rel, &header, snapshot);
+	}
 }
