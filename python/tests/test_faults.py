@@ -271,7 +271,7 @@ async def test_a_failing_handler_while_a_site_is_gone(shop: Shop, proxies: dict[
         raise ValueError("a bug")
 
     with pytest.raises(Unknown) as caught:
-        await behind.submit("broken", None, xid="broken", deadline=1)
+        await behind.submit("broken", None, xid="broken", deadline=3)
     # the handler's, or that of its site, if it has been noticed by then
     assert isinstance(caught.value.__cause__, ValueError | psycopg.OperationalError)
     with pytest.raises(NothingHappened):

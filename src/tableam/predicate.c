@@ -65,6 +65,9 @@
  */
 #define LISTED_MAX	65536
 
+/* Elements of the pool of conflicts that are left to PostgreSQL */
+#define POOL_RESERVE	200
+
 /* In place of transactions, in lists of conflicts */
 typedef struct Dummies
 {
@@ -212,15 +215,28 @@ find_conflict(SERIALIZABLEXACT *reader, SERIALIZABLEXACT *writer)
 	return conflict;
 }
 
+/* PostgreSQL fails transactions where it has none left, and we can do without. */
+static bool
+has_room(void)
+{
+	RWConflict	conflict = NULL;
+	int			n = 0;
+
+	while (n < POOL_RESERVE &&
+		   (conflict = MIP_LIST_NEXT(RWConflictData, outLink, &pool->availableList, conflict)) != NULL)
+		n++;
+	return n == POOL_RESERVE;
+}
+
 /* As SetRWConflict, but in the name of `named`. False: there is no room. */
 static bool
 set_conflict(SERIALIZABLEXACT *reader, SERIALIZABLEXACT *named, SERIALIZABLEXACT *writer)
 {
 	RWConflict	conflict = NULL;
 
-	conflict = MIP_LIST_NEXT(RWConflictData, outLink, &pool->availableList, conflict);
-	if (conflict == NULL)
+	if (!has_room())
 		return false;
+	conflict = MIP_LIST_NEXT(RWConflictData, outLink, &pool->availableList, conflict);
 	MIP_LIST_DELETE(&conflict->outLink);
 	conflict->sxactOut = named;
 	conflict->sxactIn = writer;
@@ -266,7 +282,8 @@ static void
 name_summary(SERIALIZABLEXACT *sxact)
 {
 	if ((sxact->flags & SXACT_FLAG_SUMMARY_CONFLICT_OUT) &&
-		set_conflict(sxact, sxact, &dummies->before))
+		(find_conflict(sxact, &dummies->before) ||
+		 set_conflict(sxact, sxact, &dummies->before)))
 		sxact->flags &= ~SXACT_FLAG_SUMMARY_CONFLICT_OUT;
 }
 
