@@ -7,7 +7,7 @@
  * has no edge between two siblings: leaving these out loses no anomaly, and
  * keeping them would let siblings fail each other. Every edge with an outsider is
  * recorded for each sibling on its own, so the winner's are right whoever wins,
- * and a loser's go with it. src/README has the proof; this is the means.
+ * and a loser's go with it. README beside this file has the proof; this is the means.
  *
  * A sibling writes what another one has read. PostgreSQL records the edge
  * reader -> writer unless the reader's list of conflicts out has an entry for that
