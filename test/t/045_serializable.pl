@@ -56,4 +56,85 @@ $after->sql('COMMIT');
 is(mip_sql($node, "SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock' AND pid IS NULL"),
 	'0', 'all that was in doubt is gone');
 
+# ---- what is borrowed of PostgreSQL's conflicts is given back ----
+
+my $module = module($node, 'conflicts', <<'C');
+#include "access/twophase.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "storage/predicate_internals.h"
+#include "storage/shmem.h"
+
+PG_FUNCTION_INFO_V1(conflicts_in_use);
+
+Datum
+conflicts_in_use(PG_FUNCTION_ARGS)
+{
+	int			n = (MaxBackends + max_prepared_xacts) * 10 * 5;
+	bool		found;
+#if PG_VERSION_NUM >= 180000
+	RWConflictPoolHeader pool = ShmemInitStruct("RWConflictPool",
+												RWConflictPoolHeaderDataSize + n * RWConflictDataSize, &found);
+#else
+	RWConflictPoolHeader pool = ShmemInitStruct("RWConflictPool", RWConflictPoolHeaderDataSize, &found);
+#endif
+
+	LWLockAcquire(SerializableXactHashLock, LW_SHARED);
+#if PG_VERSION_NUM >= 160000
+	{
+		dlist_iter	iter;
+
+		dlist_foreach(iter, &pool->availableList)
+			n--;
+	}
+#else
+	{
+		RWConflict	conflict = NULL;
+
+		while ((conflict = (RWConflict) SHMQueueNext(&pool->availableList,
+													 conflict ? &conflict->outLink : &pool->availableList,
+													 offsetof(RWConflictData, outLink))) != NULL)
+			n--;
+	}
+#endif
+	LWLockRelease(SerializableXactHashLock);
+	PG_RETURN_INT32(n);
+}
+C
+mip_sql($node, "CREATE FUNCTION conflicts_in_use() RETURNS int LANGUAGE c AS '$module'");
+my @siblings = map { session($node, "of many $_") } 1 .. 3;
+my $most = 0;
+for my $n (1 .. 24)
+{
+	my $how = $n % 4;
+	for my $xinst (1 .. 3)
+	{
+		my $s = $siblings[ $xinst - 1 ];
+		$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+		$s->sql('SELECT v FROM s WHERE k = 3') if $n % 2;
+		$s->sql("SELECT mip.begin('many $n', $xinst)");
+		$s->sql('SELECT v FROM s WHERE k IN (4, 5)');
+	}
+	$siblings[ $_ - 1 ]->sql("UPDATE s SET v = v + 1 WHERE k IN (3, $_ + 3)") for 1 .. 3;
+	my $used = mip_sql($node, 'SELECT conflicts_in_use()');
+	$most = $used if $used > $most;
+	if ($how == 0)
+	{
+		$siblings[$_]->sql('ROLLBACK') for 0 .. 1;
+		$siblings[2]->sql("SELECT FROM mip.commit_one_phase('', '')");
+		next;
+	}
+	$siblings[$_]->sql("SELECT FROM mip.prepare('', '')") for 0 .. 1;
+	$siblings[2]->sql($how == 1 ? 'ROLLBACK' : "SELECT FROM mip.prepare('', '')");
+	if ($how == 3)
+	{
+		$node->stop('immediate');
+		$node->start;
+		@siblings = map { session($node, "of many, again, $_") } 1 .. 3;
+	}
+	mip_sql($node, "SELECT FROM mip.commit('many $n', 2)");
+}
+cmp_ok($most, '>=', 6, 'each pair of siblings has two');
+is(mip_sql($node, 'SELECT conflicts_in_use()'), '0', 'none is lost');
+
 done_testing();
