@@ -67,7 +67,7 @@ COMMENT ON SEQUENCE mip.horizon IS
 	'requests up to this time (milliseconds since 1970) have expired';
 
 -- Every database has its own: publications FOR ALL TABLES name this table, but
--- nothing of it is sent (src/mipt/mipt.c), and the initial copy is dropped here.
+-- nothing of it is sent (src/mipt/rows.c), and the initial copy is dropped here.
 ALTER TABLE mip.mipt REPLICA IDENTITY NOTHING;
 CREATE FUNCTION mip.ignore_replicated() RETURNS trigger
 	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_ignore_replicated';

@@ -39,7 +39,7 @@ typedef struct MipFamilyKey
  *	 - transitions: a hint; with the family lock held exclusively all transitions
  *	   by functions, since these are counted before the lock is given back
  *	   [counted-in-lock]. It may also count up at any other time, for what has
- *	   happened unseen (family.c, drop_stale; mipt.c, note_row): then
+ *	   happened unseen (family.c, drop_stale; trigger.c, note_row): then
  *	   somebody looks again for nothing;
  *	 - notes: likewise, for what is in the MIPT without being a transition.
  */

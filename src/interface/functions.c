@@ -6,7 +6,7 @@
  *
  * Those that requests are carried out, decided and cleaned up with. Others are
  * beside what they are about: waits.c, enable.c, stats.c, xid.c, and for the trigger
- * of mip.mipt, mipt.c.
+ * of mip.mipt, trigger.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,6 +31,7 @@
 #include "family/sites.h"
 #include "mipt/books.h"
 #include "mipt/durable.h"
+#include "mipt/entry.h"
 #include "mipt/expiry.h"
 #include "mipt/horizon.h"
 #include "mipt/mipt.h"

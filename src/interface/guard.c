@@ -38,7 +38,7 @@
 #include "family/eviction.h"
 #include "family/family_lock.h"
 #include "mipt/horizon.h"
-#include "mipt/mipt.h"
+#include "mipt/rows.h"
 #include "tableam/am.h"
 #include "tableam/plans.h"
 #include "transam/instance.h"

@@ -9,6 +9,7 @@
 
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "commands/extension.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 
@@ -62,4 +63,10 @@ mipt_relid(MiptRelation which)
 	if (!OidIsValid(relids[which]))
 		relids[which] = look_up(names[which]);
 	return relids[which];
+}
+
+bool
+mipt_exists(void)
+{
+	return OidIsValid(get_extension_oid("pg_mip", true));
 }

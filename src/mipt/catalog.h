@@ -21,4 +21,7 @@ typedef enum MiptRelation
 /* A relation of the schema mip; an error if it is not there. */
 extern Oid	mipt_relid(MiptRelation which);
 
+/* Without the extension a schema `mip` is somebody else's, who may mean harm. */
+extern bool mipt_exists(void);
+
 #endif							/* MIP_CATALOG_H */

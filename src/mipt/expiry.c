@@ -45,9 +45,11 @@
 #include "family/sites.h"
 #include "mipt/books.h"
 #include "mipt/catalog.h"
+#include "mipt/entry.h"
 #include "mipt/expiry.h"
 #include "mipt/horizon.h"
 #include "mipt/mipt.h"
+#include "mipt/rows.h"
 
 /* ---- acknowledging ---- */
 

@@ -17,7 +17,7 @@
 #include "family/refusal.h"
 #include "family/sites.h"
 #include "mipt/durable.h"
-#include "mipt/mipt.h"
+#include "mipt/entry.h"
 #include "mipt/rules.h"
 
 /* The JSON escape of a character: two, of UTF-16, if it has to be. */

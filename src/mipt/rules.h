@@ -9,7 +9,7 @@
 #define MIP_RULES_H
 
 #include "base/compat.h"
-#include "mipt/mipt.h"
+#include "mipt/entry.h"
 
 /*
  * May `xinst` prepare (one_phase: commit at once) beside these? An answer for as

@@ -29,7 +29,7 @@
 #include "utils/plancache.h"
 
 #include "family/current.h"
-#include "mipt/mipt.h"
+#include "mipt/catalog.h"
 #include "tableam/am.h"
 #include "tableam/overlay.h"
 #include "tableam/plans.h"

@@ -47,8 +47,8 @@
 #include "base/stop.h"
 #include "family/family.h"
 #include "family/family_internal.h"
+#include "mipt/catalog.h"
 #include "mipt/expiry.h"
-#include "mipt/mipt.h"
 #include "workers/push.h"
 
 #define PUSH_LONGEST_MS		(5 * 60 * 1000)

@@ -1,0 +1,394 @@
+/*-------------------------------------------------------------------------
+ *
+ * rows.c
+ *	  Entries of the MIPT as rows of the table mip.mipt.
+ *
+ * An instance inserts its own row in the transaction that it prepares, so the
+ * row is exactly as durable and as visible as the prepare is. Others read it
+ * with a dirty snapshot: a row whose transaction is in progress belongs to a
+ * prepared instance (or to one that is about to be, whose backend then holds
+ * the family lock).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/heaptoast.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "storage/bufmgr.h"
+#include "storage/procarray.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+
+#include "base/mip.h"
+#include "base/xid.h"
+#include "family/current.h"
+#include "family/family_lock.h"
+#include "mipt/catalog.h"
+#include "mipt/entry.h"
+#include "mipt/rows.h"
+
+static Relation
+open_mipt(LOCKMODE mode)
+{
+	return table_open(mipt_relid(MIPT_TABLE), mode);
+}
+
+/* ---- reading ---- */
+
+/* Out of line values of a row are read later, if at all: see mipt_load. */
+static MiptEntry *
+entry_of_row(HeapTuple tup, TupleDesc desc, TransactionId running)
+{
+	MiptEntry  *entry = palloc0(sizeof(MiptEntry));
+	bool		isnull;
+
+	entry->xinst = DatumGetInt64(heap_getattr(tup, Anum_xinst, desc, &isnull));
+	entry->owner = DatumGetObjectId(heap_getattr(tup, Anum_owner, desc, &isnull));
+	entry->since = DatumGetTimestampTz(heap_getattr(tup, Anum_since, desc, &isnull));
+	entry->acknowledged = DatumGetBool(heap_getattr(tup, Anum_acknowledged, desc, &isnull));
+	entry->tid = tup->t_self;
+	entry->row = heap_copytuple(tup);
+	entry->running = running;
+	if (DatumGetBool(heap_getattr(tup, Anum_aborted, desc, &isnull)))
+		entry->state = MIP_ABORTED;
+	else
+		entry->state = TransactionIdIsValid(running) ? MIP_PREPARED : MIP_COMMITTED;
+	return entry;
+}
+
+List *
+mipt_rows(const char *xid)
+{
+	Relation	rel = open_mipt(AccessShareLock);
+	Relation	index = index_open(mipt_relid(MIPT_PKEY), AccessShareLock);
+	SnapshotData dirty;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tup;
+	List	   *rows = NIL;
+
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, Anum_xid, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(xid));
+	scan = systable_beginscan_ordered(rel, index, &dirty, 1, &key);
+
+	/*
+	 * who is deleting a row is no less a stranger, for whom we would wait in
+	 * the end
+	 */
+	while ((tup = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+		rows = lappend(rows, entry_of_row(tup, RelationGetDescr(rel),
+										  TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax));
+	systable_endscan_ordered(scan);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return rows;
+}
+
+/*
+ * Values that are stored out of line. What keeps them is the family lock, or who
+ * calls is ready to find them gone (mipt_load_if_there): a row in progress, once it has
+ * been rolled back, is dead to VACUUM at once, whatever snapshots there are, and so are
+ * they. (Those of committed rows stay for as long as the caller's snapshot.)
+ */
+static void *
+load_column(const MiptEntry *entry, int attno, TupleDesc desc)
+{
+	bool		isnull;
+	Datum		datum = heap_getattr(entry->row, attno, desc, &isnull);
+
+	return isnull ? NULL : PG_DETOAST_DATUM_COPY(datum);
+}
+
+void
+mipt_load(MiptEntry *entry)
+{
+	Relation	rel;
+	TupleDesc	desc;
+
+	if (entry->row == NULL)
+		return;
+	rel = open_mipt(AccessShareLock);
+	desc = RelationGetDescr(rel);
+	entry->request = load_column(entry, Anum_request, desc);
+	entry->result = load_column(entry, Anum_result, desc);
+	entry->sites = load_column(entry, Anum_sites, desc);
+	entry->links = load_column(entry, Anum_links, desc);
+	table_close(rel, AccessShareLock);
+}
+
+ArrayType *
+mipt_sites(const MiptEntry *entry)
+{
+	Relation	rel;
+	ArrayType  *sites;
+
+	if (entry->sites || entry->row == NULL)
+		return entry->sites;
+	rel = open_mipt(AccessShareLock);
+	sites = load_column(entry, Anum_sites, RelationGetDescr(rel));
+	table_close(rel, AccessShareLock);
+	return sites;
+}
+
+static bool
+has_been_rolled_back(HeapTuple row)
+{
+	TransactionId xmin = HeapTupleHeaderGetXmin(row->t_data);
+
+	return !TransactionIdIsInProgress(xmin) && !TransactionIdDidCommit(xmin);
+}
+
+/* The loss of a value is an error, which needs a subtransaction. */
+bool
+mipt_load_if_there(MiptEntry *entry)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool there = true;
+
+	Assert(IsTransactionState());
+	if (!HeapTupleHasExternal(entry->row))
+	{
+		mipt_load(entry);
+		return true;
+	}
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		mipt_load(entry);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (error->sqlerrcode != ERRCODE_DATA_CORRUPTED || !has_been_rolled_back(entry->row))
+			ReThrowError(error);
+		FreeErrorData(error);
+		there = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return there;
+}
+
+bool
+mipt_is_pending(const char *xid, int64 xinst)
+{
+	Relation	rel;
+	SnapshotData dirty;
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	bool		pending;
+
+	if (!mipt_exists())
+		return false;
+	rel = open_mipt(AccessShareLock);
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&keys[0], Anum_xid, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(xid));
+	ScanKeyInit(&keys[1], Anum_xinst, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(xinst));
+	scan = systable_beginscan(rel, mipt_relid(MIPT_PKEY), true, &dirty, 2, keys);
+	pending = HeapTupleIsValid(systable_getnext(scan)) &&
+		TransactionIdIsValid(dirty.xmin);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return pending;
+}
+
+bool
+mipt_has_links(const MiptEntry *entry)
+{
+	return entry->row && !heap_attisnull(entry->row, Anum_links, NULL);
+}
+
+/* ---- writing ---- */
+
+static void
+set_varlena(Datum *values, bool *nulls, int attno, const void *value)
+{
+	values[attno - 1] = PointerGetDatum(value);
+	nulls[attno - 1] = value == NULL;
+}
+
+/* Does a row belong in this partial index? Their predicates. */
+static bool
+belongs_in(Oid index, HeapTuple tup, TupleDesc desc)
+{
+	bool		isnull;
+	int64		time;
+
+	if (index == mipt_relid(MIPT_LINKED))
+		return !heap_attisnull(tup, Anum_links, desc);
+	/* mipt_timeless */
+	return !mip_xid_time(TextDatumGetCString(heap_getattr(tup, Anum_xid, desc, &isnull)), &time);
+}
+
+/*
+ * CatalogTupleInsert, but not for logical decoding: a subscriber has families
+ * of its own. For the same reason there are no updates of rows, which would be
+ * decoded. Deletes are, but without a replica identity they say nothing.
+ */
+static void
+insert_tuple(Relation rel, HeapTuple tup)
+{
+	CatalogIndexState indexes = CatalogOpenIndexes(rel);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsHeapTuple);
+
+	heap_insert(rel, tup, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
+	ExecStoreHeapTuple(tup, slot, false);
+	for (int i = 0; i < indexes->ri_NumIndices; i++)
+	{
+		Relation	index = indexes->ri_IndexRelationDescs[i];
+		IndexInfo  *info = indexes->ri_IndexRelationInfo[i];
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		if (info->ii_Predicate != NIL &&
+			!belongs_in(RelationGetRelid(index), tup, RelationGetDescr(rel)))
+			continue;
+		FormIndexDatum(info, slot, NULL, values, nulls);
+		index_insert(index, values, nulls, &tup->t_self, rel,
+					 index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+					 false, info);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	CatalogCloseIndexes(indexes);
+}
+
+static void
+insert_row(const char *xid, const MiptEntry *entry, const bytea *links)
+{
+	Relation	rel = open_mipt(RowExclusiveLock);
+	Datum		values[Natts_mipt];
+	bool		nulls[Natts_mipt] = {false};
+	HeapTuple	tup;
+
+	values[Anum_xid - 1] = CStringGetTextDatum(xid);
+	values[Anum_xinst - 1] = Int64GetDatum(entry->xinst);
+	set_varlena(values, nulls, Anum_request, entry->request);
+	set_varlena(values, nulls, Anum_result, entry->result);
+	set_varlena(values, nulls, Anum_sites, entry->sites);
+	values[Anum_owner - 1] = ObjectIdGetDatum(entry->owner);
+	values[Anum_since - 1] = TimestampTzGetDatum(entry->since);
+	values[Anum_aborted - 1] = BoolGetDatum(entry->state == MIP_ABORTED);
+	set_varlena(values, nulls, Anum_links, links);
+	values[Anum_acknowledged - 1] = BoolGetDatum(entry->acknowledged);
+	Assert(mip_family_locked(xid, ExclusiveLock));
+	tup = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	insert_tuple(rel, tup);
+	heap_freetuple(tup);
+	table_close(rel, NoLock);
+}
+
+void
+mipt_insert_own(bytea *links)
+{
+	Assert(mip_mine.ending != MIP_RUNNING);
+	insert_row(mip_mine.xid, mipt_own_entry(MIP_PREPARED), links);
+}
+
+void
+mipt_insert_aborted(const char *xid, const MiptEntry *entry)
+{
+	MiptEntry	aborted = *entry;
+
+	aborted.state = MIP_ABORTED;
+	insert_row(xid, &aborted, NULL);
+}
+
+#ifdef USE_ASSERT_CHECKING
+/* Is the family of this row locked exclusively? */
+static bool
+is_mine_to_write(const MiptEntry *entry, TupleDesc desc)
+{
+	bool		isnull;
+
+	return mip_family_locked(TextDatumGetCString(heap_getattr(entry->row, Anum_xid, desc, &isnull)),
+							 ExclusiveLock);
+}
+#endif
+
+void
+mipt_clear_links(const MiptEntry *entry)
+{
+	Relation	rel = open_mipt(RowExclusiveLock);
+	Datum		values[Natts_mipt] = {0};
+	bool		nulls[Natts_mipt] = {false};
+	bool		replace[Natts_mipt] = {false};
+	HeapTupleData old;
+	HeapTuple	new;
+	Buffer		buffer;
+
+	Assert(is_mine_to_write(entry, RelationGetDescr(rel)));
+	old.t_self = entry->tid;
+	if (!heap_fetch(rel, SnapshotAny, &old, &buffer, false))
+		elog(ERROR, "pg_mip: the MIPT entry is gone");
+	nulls[Anum_links - 1] = replace[Anum_links - 1] = true;
+	new = heap_modify_tuple(&old, RelationGetDescr(rel), values, nulls, replace);
+	if (HeapTupleHasExternal(new))
+		new = toast_flatten_tuple(new, RelationGetDescr(rel));
+	ReleaseBuffer(buffer);
+	CatalogTupleDelete(rel, &old.t_self);
+	insert_tuple(rel, new);
+	table_close(rel, NoLock);
+}
+
+void
+mipt_strip(const char *xid, const MiptEntry *entry)
+{
+	MiptEntry	bare = *entry;
+	Relation	rel = open_mipt(RowExclusiveLock);
+
+	Assert(is_mine_to_write(entry, RelationGetDescr(rel)));
+	bare.request = bare.result = NULL;
+	bare.sites = mipt_sites(entry);
+	bare.acknowledged = true;
+	CatalogTupleDelete(rel, &bare.tid);
+	table_close(rel, NoLock);
+	insert_row(xid, &bare, NULL);
+	/* the same statement may go on to delete it */
+	CommandCounterIncrement();
+}
+
+int
+mipt_delete(List *entries)
+{
+	Relation	rel = open_mipt(RowExclusiveLock);
+	ListCell   *lc;
+	int			n = 0;
+
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (!ItemPointerIsValid(&entry->tid))
+			continue;
+		Assert(is_mine_to_write(entry, RelationGetDescr(rel)));
+		CatalogTupleDelete(rel, &entry->tid);
+		n++;
+	}
+	table_close(rel, NoLock);
+	return n;
+}

@@ -1,0 +1,72 @@
+/*-------------------------------------------------------------------------
+ *
+ * rows.h
+ *	  Entries of the MIPT as rows of the table mip.mipt.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_ROWS_H
+#define MIP_ROWS_H
+
+#include "nodes/pg_list.h"
+#include "utils/array.h"
+
+#include "mipt/entry.h"
+
+/* Columns of mip.mipt */
+enum
+{
+	Anum_xid = 1,
+	Anum_xinst,
+	Anum_request,
+	Anum_result,
+	Anum_sites,
+	Anum_owner,
+	Anum_since,
+	Anum_aborted,
+	Anum_links,
+	Anum_acknowledged,
+	Natts_mipt = Anum_acknowledged
+};
+
+/* A family's rows, in progress or committed, without what is stored out of line. */
+extern List *mipt_rows(const char *xid);
+
+/* Texts, sites and links of a row. The caller holds the family lock. */
+extern void mipt_load(MiptEntry *entry);
+
+/*
+ * The same without the family lock. False if the instance has been rolled back,
+ * and its values may be gone.
+ */
+extern bool mipt_load_if_there(MiptEntry *entry);
+
+/* The site set of an entry. The caller holds the family lock. */
+extern ArrayType *mipt_sites(const MiptEntry *entry);
+
+/* Does the row of an entry have links, loaded or not? */
+extern bool mipt_has_links(const MiptEntry *entry);
+
+/* Is there a row of an instance in progress? In any database, to anybody. */
+extern bool mipt_is_pending(const char *xid, int64 xinst);
+
+/*
+ * What writes rows is for who holds the family lock exclusively, until the end of
+ * its transaction. The first one writes the row of this backend's instance, which
+ * is being ended.
+ */
+extern void mipt_insert_own(bytea *links);
+
+/* Records that an instance was aborted. */
+extern void mipt_insert_aborted(const char *xid, const MiptEntry *entry);
+
+/* Empties the links of a committed entry: they have been dealt with. */
+extern void mipt_clear_links(const MiptEntry *entry);
+
+/* Replaces an entry by one without texts, which is acknowledged. */
+extern void mipt_strip(const char *xid, const MiptEntry *entry);
+
+/* Deletes the rows of these entries; returns how many there were. */
+extern int	mipt_delete(List *entries);
+
+#endif							/* MIP_ROWS_H */

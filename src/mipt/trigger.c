@@ -1,0 +1,88 @@
+/*-------------------------------------------------------------------------
+ *
+ * trigger.c
+ *	  The trigger of mip.mipt: rows that come in by SQL.
+ *
+ * They are from a dump, or a replica. What rows.c writes does not fire triggers.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+
+#include "base/mip.h"
+#include "family/family.h"
+#include "mipt/catalog.h"
+#include "mipt/rows.h"
+
+PG_FUNCTION_INFO_V1(mip_keep_links);
+
+static bool rows_came_in;		/* in the current transaction */
+
+/*
+ * Who has begun before a row was there looks again. Who ends before it is about to
+ * be committed has ended before it came.
+ */
+static void
+note_commit(XactEvent event, void *arg)
+{
+	if (!rows_came_in)
+		return;
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+		mip_families_disturbed();
+	else
+		rows_came_in = false;
+}
+
+/* It is about to be inserted: who has begun already may learn of it sooner. */
+static void
+note_row(HeapTuple row, TupleDesc desc)
+{
+	static bool registered = false;
+	bool		isnull;
+	Datum		datum = heap_getattr(row, Anum_xid, desc, &isnull);
+	char	   *xid = isnull ? NULL : TextDatumGetCString(datum);
+
+	if (!registered)
+		RegisterXactCallback(note_commit, NULL);
+	registered = true;
+	rows_came_in = true;
+	if (xid && strlen(xid) <= MIP_XID_MAX)
+		mip_family_disturbed(xid);
+}
+
+/* The links of a new row are somebody else's, or made up; those of an old one stay. */
+Datum
+mip_keep_links(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TupleDesc	desc;
+	int			column = Anum_links;
+	Datum		links = (Datum) 0;
+	bool		isnull = true;
+	HeapTuple	row;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		RelationGetRelid(trigger->tg_relation) != mipt_relid(MIPT_TABLE))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("mip.keep_links is the trigger of mip.mipt")));
+	desc = RelationGetDescr(trigger->tg_relation);
+	row = trigger->tg_trigtuple;
+	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
+	{
+		links = heap_getattr(row, Anum_links, desc, &isnull);
+		row = trigger->tg_newtuple;
+	}
+	note_row(row, desc);
+	return PointerGetDatum(heap_modify_tuple_by_cols(row, desc, 1, &column,
+													 &links, &isnull));
+}
