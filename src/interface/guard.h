@@ -8,9 +8,6 @@
 #ifndef MIP_GUARD_H
 #define MIP_GUARD_H
 
-#include "fmgr.h"
-#include "utils/portal.h"
-
 extern void mip_guard_init(void);
 
 #endif							/* MIP_GUARD_H */
