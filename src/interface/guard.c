@@ -18,6 +18,7 @@
 
 #include "access/xact.h"
 #include "executor/executor.h"
+#include "optimizer/cost.h"
 #include "optimizer/planner.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
@@ -153,13 +154,18 @@ check_locks(int levels)
 
 /* ---- planner ---- */
 
-/* It evaluates functions, whose statements are not the client's. */
+/*
+ * It evaluates functions, whose statements are not the client's; and it is not to
+ * plan what cannot be used beside siblings.
+ */
 static PlannedStmt *
 mip_planner(Query *parse, const char *query, int options, ParamListInfo params)
 {
-	bool		saved = mip_statement.planning;
+	bool		planning = mip_statement.planning;
+	bool		index_only = enable_indexonlyscan;
 	PlannedStmt *plan;
 
+	enable_indexonlyscan = index_only && mip_may_plan_index_only();
 	mip_statement.planning = true;
 	PG_TRY();
 	{
@@ -170,7 +176,8 @@ mip_planner(Query *parse, const char *query, int options, ParamListInfo params)
 	}
 	PG_FINALLY();
 	{
-		mip_statement.planning = saved;
+		enable_indexonlyscan = index_only;
+		mip_statement.planning = planning;
 	}
 	PG_END_TRY();
 	return plan;

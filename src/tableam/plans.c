@@ -23,9 +23,7 @@
 #include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
-#include "optimizer/cost.h"
 #include "optimizer/paths.h"
-#include "optimizer/planner.h"
 #include "utils/plancache.h"
 
 #include "family/current.h"
@@ -34,7 +32,6 @@
 #include "tableam/overlay.h"
 #include "tableam/plans.h"
 
-static planner_hook_type prev_planner;
 static set_rel_pathlist_hook_type prev_set_rel_pathlist;
 
 /* May a plan that this session keeps scan only an index of a mip table? */
@@ -110,43 +107,17 @@ note_index_only(PlannerInfo *root, RelOptInfo *rel, Index rti, RangeTblEntry *rt
 }
 
 /* Databases without the extension have no mip tables. */
-static bool
-is_distrusted(void)
+bool
+mip_may_plan_index_only(void)
 {
 	if (mip_in_transaction() && (mip_have_siblings() || mip_overlay_exists()))
-		return true;
-	return IsolationIsSerializable() && mipt_exists();
-}
-
-static PlannedStmt *
-mip_planner(Query *parse, const char *query, int cursor_options,
-			ParamListInfo params)
-{
-	bool		saved = enable_indexonlyscan;
-	PlannedStmt *result;
-
-	if (is_distrusted())
-		enable_indexonlyscan = false;
-	PG_TRY();
-	{
-		if (prev_planner)
-			result = prev_planner(parse, query, cursor_options, params);
-		else
-			result = standard_planner(parse, query, cursor_options, params);
-	}
-	PG_FINALLY();
-	{
-		enable_indexonlyscan = saved;
-	}
-	PG_END_TRY();
-	return result;
+		return false;
+	return !IsolationIsSerializable() || !mipt_exists();
 }
 
 void
 mip_plans_init(void)
 {
-	prev_planner = planner_hook;
-	planner_hook = mip_planner;
 	prev_set_rel_pathlist = set_rel_pathlist_hook;
 	set_rel_pathlist_hook = note_index_only;
 	mip_overlay_before_first(discard_index_only_plans);

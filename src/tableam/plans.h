@@ -13,6 +13,9 @@
 
 extern void mip_plans_init(void);
 
+/* May what is now planned scan only an index? The planner's hook asks. */
+extern bool mip_may_plan_index_only(void);
+
 /*
  * To be called when a plan is about to run. An index-only scan of a mip table is
  * ERRCODE_T_R_SERIALIZATION_FAILURE once there is an overlay, and at SERIALIZABLE.
