@@ -26,15 +26,12 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -43,6 +40,7 @@
 #include "family/family.h"
 #include "family/family_internal.h"
 #include "workers/deadlock.h"
+#include "workers/worker.h"
 
 /*
  * Fails the wait, if the process is still waiting for that lock. It is told
@@ -222,22 +220,12 @@ mip_deadlock_main(Datum arg)
 {
 	MemoryContext context;
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
-	BackgroundWorkerUnblockSignals();
+	mip_worker_listen();
 	context = AllocSetContextCreate(TopMemoryContext, "pg_mip deadlocks",
 									ALLOCSET_DEFAULT_SIZES);
 	while (!ShutdownRequestPending)
 	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 DeadlockTimeout, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		(void) mip_worker_wait(DeadlockTimeout);
 		MemoryContextSwitchTo(context);
 		break_deadlocks();
 		MemoryContextReset(context);
@@ -248,14 +236,9 @@ mip_deadlock_main(Datum arg)
 void
 mip_deadlock_init(void)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker;
 
-	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_mip deadlock detector");
-	snprintf(worker.bgw_type, BGW_MAXLEN, "pg_mip deadlock detector");
-	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), "pg_mip");
-	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name), "mip_deadlock_main");
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = 5;
+	mip_worker_describe(&worker, "pg_mip deadlock detector", "mip_deadlock_main",
+						BGWORKER_SHMEM_ACCESS);
 	RegisterBackgroundWorker(&worker);
 }

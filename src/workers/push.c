@@ -33,10 +33,8 @@
 #include "commands/async.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -50,6 +48,7 @@
 #include "mipt/catalog.h"
 #include "mipt/expiry.h"
 #include "workers/push.h"
+#include "workers/worker.h"
 
 #define PUSH_LONGEST_MS		(5 * 60 * 1000)
 #define PUSH_SHORTEST_MS	1000
@@ -156,15 +155,12 @@ static BackgroundWorkerHandle *
 start_worker(Oid dbid, Task task)
 {
 	static bool complained = false;
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker;
 	BackgroundWorkerHandle *handle = NULL;
 
+	mip_worker_describe(&worker, "pg_mip worker", "mip_push_worker_main",
+						BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION);
 	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_mip worker for database %u", dbid);
-	snprintf(worker.bgw_type, BGW_MAXLEN, "pg_mip worker");
-	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), "pg_mip");
-	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name), "mip_push_worker_main");
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_main_arg = ObjectIdGetDatum(dbid);
 	worker.bgw_notify_pid = MyProcPid;
@@ -454,9 +450,7 @@ mip_push_main(Datum arg)
 	MemoryContext context;
 	TimestampTz expired = 0;
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
-	BackgroundWorkerUnblockSignals();
+	mip_worker_listen();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	context = AllocSetContextCreate(TopMemoryContext, "pg_mip launcher",
 									ALLOCSET_DEFAULT_SIZES);
@@ -480,16 +474,8 @@ mip_push_main(Datum arg)
 			wait = Min(wait, RETRY_MS);
 		wait = Min(wait, EXPIRE_EVERY_MS - (now - expired) / 1000 + 1);
 		MemoryContextReset(context);
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 wait, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
+		if (mip_worker_wait(wait))
 			expired = 0;
-		}
 	}
 	proc_exit(1);				/* comes back if the server stays */
 }
@@ -497,7 +483,7 @@ mip_push_main(Datum arg)
 void
 mip_push_init(void)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker;
 
 	DefineCustomIntVariable("mip.push_after",
 							"How long an instance is in doubt before NOTIFY mip_in_doubt is sent.",
@@ -507,12 +493,7 @@ mip_push_init(void)
 
 	if (IsBinaryUpgrade)
 		return;
-	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_mip launcher");
-	snprintf(worker.bgw_type, BGW_MAXLEN, "pg_mip launcher");
-	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), "pg_mip");
-	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name), "mip_push_main");
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = 5;
+	mip_worker_describe(&worker, "pg_mip launcher", "mip_push_main",
+						BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION);
 	RegisterBackgroundWorker(&worker);
 }
