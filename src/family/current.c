@@ -53,11 +53,8 @@ mip_xid_is_sibling(TransactionId xid)
 		return false;
 	top = topmost(xid);
 	LWLockAcquire(mip_registry->lock, LW_SHARED);
-	for (int slot = mip_mine.family->first; slot >= 0;
-		 slot = mip_registry->slots[slot].next)
+	mip_foreach_instance(inst, mip_mine.family)
 	{
-		MipInstance *inst = &mip_registry->slots[slot];
-
 		if (inst != mip_mine.inst && TransactionIdEquals(inst->xid, top))
 			result = true;
 	}

@@ -48,11 +48,8 @@ doom(const char *xid, Whom whom, int64 xinst, MipDoom why)
 	Assert(mip_family_locked(xid, ExclusiveLock));
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
-	for (int slot = family ? family->first : -1; slot >= 0;
-		 slot = mip_registry->slots[slot].next)
+	mip_foreach_instance(inst, family)
 	{
-		MipInstance *inst = &mip_registry->slots[slot];
-
 		if (MipInstanceIsPrepared(inst) || (inst->xinst == xinst) != (whom == THIS_ONE))
 			continue;
 		if (!inst->doomed)
@@ -84,11 +81,8 @@ mip_others_are_doomed(const char *xid, int64 winner)
 	Assert(mip_family_locked(xid, ExclusiveLock));
 	LWLockAcquire(mip_registry->lock, LW_SHARED);
 	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
-	for (int slot = family ? family->first : -1; slot >= 0;
-		 slot = mip_registry->slots[slot].next)
+	mip_foreach_instance(inst, family)
 	{
-		MipInstance *inst = &mip_registry->slots[slot];
-
 		doomed &= MipInstanceIsPrepared(inst) || inst->doomed || inst->xinst == winner;
 	}
 	LWLockRelease(mip_registry->lock);
@@ -132,11 +126,8 @@ signal_doomed(const char *xid, int waited)
 
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
-	for (int slot = family ? family->first : -1; slot >= 0;
-		 slot = mip_registry->slots[slot].next)
+	mip_foreach_instance(inst, family)
 	{
-		MipInstance *inst = &mip_registry->slots[slot];
-
 		if (MipInstanceIsPrepared(inst) || !inst->doomed || inst->at_lock)
 			continue;
 		n++;

@@ -314,10 +314,8 @@ mip_register(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 	mine->declared = declared;
 	mine->since = GetCurrentTransactionStartTimestamp();
 	drop_stale(family);
-	for (int slot = family->first; slot >= 0; slot = mip_registry->slots[slot].next)
+	mip_foreach_instance(inst, family)
 	{
-		MipInstance *inst = &mip_registry->slots[slot];
-
 		if (inst == mine)
 			continue;
 		duplicate |= inst->xinst == xinst;
@@ -382,12 +380,11 @@ mip_family_instances(const char *xid)
 
 	LWLockAcquire(mip_registry->lock, LW_SHARED);
 	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
-	for (int slot = family ? family->first : -1; slot >= 0;
-		 slot = mip_registry->slots[slot].next)
+	mip_foreach_instance(inst, family)
 	{
 		MipInstance *copy = palloc(sizeof(MipInstance));
 
-		*copy = mip_registry->slots[slot];
+		*copy = *inst;
 		copy->site_set = mip_declared_sites(copy->declared);
 		result = lappend(result, copy);
 	}
@@ -551,11 +548,8 @@ mip_waiters(void)
 			continue;
 		waiter = palloc0(sizeof(MipWaiter));
 		waiter->pid = inst->pid;
-		for (int other = inst->family->first; other >= 0;
-			 other = mip_registry->slots[other].next)
+		mip_foreach_instance(sibling, inst->family)
 		{
-			MipInstance *sibling = &mip_registry->slots[other];
-
 			if (MipInstanceIsPrepared(sibling))
 				waiter->prepared = lappend_xid(waiter->prepared, sibling->xid);
 			else if (sibling != inst)

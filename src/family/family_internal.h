@@ -48,4 +48,16 @@ extern MipRegistry *mip_registry;
  */
 extern MipFamily *mip_find_family(Oid dbid, const char *xid, HASHACTION action);
 
+static inline MipInstance *
+mip_instance_at(int slot)
+{
+	Assert(LWLockHeldByMe(mip_registry->lock));
+	return slot >= 0 ? &mip_registry->slots[slot] : NULL;
+}
+
+/* The instances of a family, of which there may be none. Under the registry lock. */
+#define mip_foreach_instance(inst, family) \
+	for (MipInstance *inst = (family) ? mip_instance_at((family)->first) : NULL; \
+		 inst != NULL; inst = mip_instance_at(inst->next))
+
 #endif							/* MIP_FAMILY_INTERNAL_H */
