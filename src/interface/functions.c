@@ -186,26 +186,28 @@ mip_begin(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+static Datum
+end_instance(FunctionCallInfo fcinfo, const char *function,
+			 List *(*end) (text *request, text *result, const text *key))
+{
+	mip_require_preload();
+	mip_require_top_level(fcinfo, function);
+	InitMaterializedSRF(fcinfo, 0);
+	return return_entries(fcinfo, end(text_argument(fcinfo, 0, "request"),
+									  text_argument(fcinfo, 1, "result"),
+									  text_argument(fcinfo, 2, "key")));
+}
+
 Datum
 mip_prepare(PG_FUNCTION_ARGS)
 {
-	mip_require_preload();
-	mip_require_top_level(fcinfo, "mip.prepare");
-	InitMaterializedSRF(fcinfo, 0);
-	return return_entries(fcinfo, mip_instance_prepare(text_argument(fcinfo, 0, "request"),
-													   text_argument(fcinfo, 1, "result"),
-													   text_argument(fcinfo, 2, "key")));
+	return end_instance(fcinfo, "mip.prepare", mip_instance_prepare);
 }
 
 Datum
 mip_commit_one_phase(PG_FUNCTION_ARGS)
 {
-	mip_require_preload();
-	mip_require_top_level(fcinfo, "mip.commit_one_phase");
-	InitMaterializedSRF(fcinfo, 0);
-	return return_entries(fcinfo, mip_instance_commit_one_phase(text_argument(fcinfo, 0, "request"),
-																text_argument(fcinfo, 1, "result"),
-																text_argument(fcinfo, 2, "key")));
+	return end_instance(fcinfo, "mip.commit_one_phase", mip_instance_commit_one_phase);
 }
 
 /* ---- functions that work from any session ---- */
@@ -220,26 +222,28 @@ require_no_block(FunctionCallInfo fcinfo, const char *function)
 	mip_begin_books(function);
 }
 
-Datum
-mip_commit(PG_FUNCTION_ARGS)
+static Datum
+decide(FunctionCallInfo fcinfo, const char *function,
+	   List *(*decide_for) (const char *xid, int64 xinst))
 {
 	char	   *xid = xid_argument(fcinfo);
 	int64		xinst = xinst_argument(fcinfo);
 
-	require_no_block(fcinfo, "mip.commit");
+	require_no_block(fcinfo, function);
 	InitMaterializedSRF(fcinfo, 0);
-	return return_entries(fcinfo, mip_family_commit(xid, xinst));
+	return return_entries(fcinfo, decide_for(xid, xinst));
+}
+
+Datum
+mip_commit(PG_FUNCTION_ARGS)
+{
+	return decide(fcinfo, "mip.commit", mip_family_commit);
 }
 
 Datum
 mip_rollback(PG_FUNCTION_ARGS)
 {
-	char	   *xid = xid_argument(fcinfo);
-	int64		xinst = xinst_argument(fcinfo);
-
-	require_no_block(fcinfo, "mip.rollback");
-	InitMaterializedSRF(fcinfo, 0);
-	return return_entries(fcinfo, mip_family_rollback(xid, xinst));
+	return decide(fcinfo, "mip.rollback", mip_family_rollback);
 }
 
 Datum
