@@ -44,12 +44,7 @@ sub survive
 	{
 		mip_sql($node, "SELECT * FROM mip.rollback('$xid', $_)") for @all;
 	}
-	is_decided($node, $name);
-	is_rows($node, $winner, $name);
-	is_sound($node, $name);
-	is_rows($node, $winner, "$name, after VACUUM FREEZE");
-	is(chunks($node), 11 * mip_sql($node, 'SELECT count(*) FROM b'),
-		"$name: no out-of-line value too many");
+	is_complete($node, $winner, $name);
 	return;
 }
 

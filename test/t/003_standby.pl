@@ -8,7 +8,6 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -18,12 +17,7 @@ my $primary = mip_node(
 	bgwriter_lru_maxpages => 0,    # a page that is written flushes
 	wal_consistency_checking => 'all');
 fill($primary);
-$primary->backup('backup');
-
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->append_conf('postgresql.conf', 'max_connections = 20');
-$standby->start;
+my $standby = standby_of($primary, 'standby');
 
 # What nobody waits for stays unwritten: notes, and what VACUUM does.
 hold_walwriter($primary);

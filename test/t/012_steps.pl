@@ -68,19 +68,6 @@ sub mate
 	return $err;
 }
 
-sub is_complete
-{
-	my ($winner, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is_decided($node, $name);
-	is_rows($node, $winner, $name);
-	is_released($node, $name);
-	is(chunks($node), 11 * mip_sql($node, 'SELECT count(*) FROM b'),
-		"$name: no out-of-line value too many");
-	is_sound($node, $name);
-	return;
-}
-
 # ---- mip.commit: 1 is the native updater, 2 the winner, 3 is active ----
 
 my @before = ('doomed');
@@ -156,7 +143,7 @@ for my $action ('error', 'crash', 'flush')
 			states($node, $xid),
 			qr/^(?=.*$winner committed)(?!.*(?:active|prepared))/,
 			"$name: decided");
-		is_complete($winner, $name);
+		is_complete($node, $winner, $name);
 	}
 }
 
@@ -184,7 +171,7 @@ for my $action ('error', 'flush')
 		is(mate("SELECT * FROM mip.commit('$xid', $winner)"),
 			'', "$name: a mate decides");
 		$_->quit for values %s;
-		is_complete($winner, $name);
+		is_complete($node, $winner, $name);
 	}
 }
 
@@ -222,7 +209,7 @@ for my $action ('error', 'flush')
 		$s->sql("SELECT * FROM mip.commit_one_phase('', '')");
 		$s->quit;
 		is(states($node, $xid), '4 committed', "$name: decided");
-		is_complete(4, $name);
+		is_complete($node, 4, $name);
 	}
 }
 
@@ -242,7 +229,7 @@ for my $action ('error', 'flush')
 	is(mate("SELECT * FROM mip.rollback('$xid', 1)"), '', "$name: again");
 	is(mate("SELECT * FROM mip.commit('$xid', 2)"), '', "$name: a mate decides");
 	$_->quit for values %s;
-	is_complete(2, $name);
+	is_complete($node, 2, $name);
 }
 
 # ---- the table of out-of-line values is not rewritten before the hand-over ----

@@ -33,10 +33,7 @@ sub fresh
 sub waits_at
 {
 	my ($s, $lock) = @_;
-	my $pid = $s->pid;
-	return $node->poll_query_until('postgres',
-		"SELECT count(*) = 1 FROM pg_locks WHERE pid = $pid AND NOT granted"
-		  . " AND locktype = 'advisory' AND objid = $lock");
+	return $s->waits_for("locktype = 'advisory' AND objid = $lock");
 }
 
 # (rows, different ids, different values of v)

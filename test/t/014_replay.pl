@@ -19,10 +19,7 @@ my $primary = mip_node(
 	wal_keep_size => '1GB',
 	wal_consistency_checking => 'all');
 mip_sql($primary, 'CREATE EXTENSION pg_visibility; CREATE EXTENSION pg_walinspect');
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->start;
+my $standby = standby_of($primary, 'standby');
 
 # All versions on all pages of the tables and their TOAST tables, and the
 # visibility map. Hint bits and combo command ids are not logged; of the map a

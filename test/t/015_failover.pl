@@ -8,7 +8,6 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -19,12 +18,8 @@ sub small_family
 	my ($node, $xid, $id) = @_;
 	for my $k (1, 2)
 	{
-		my $s = session($node, "$xid $k");
-		$s->sql('BEGIN');
-		$s->sql("SELECT mip.begin('$xid', $k)");
-		$s->sql("UPDATE c SET v = $k, doc = repeat('$k', 5000) WHERE id = $id");
-		$s->sql("SELECT * FROM mip.prepare('', '')");
-		$s->quit;
+		prepare_one($node, $xid, $k,
+			"UPDATE c SET v = $k, doc = repeat('$k', 5000) WHERE id = $id");
 	}
 	return;
 }
@@ -50,10 +45,7 @@ sub fail_over
 		CREATE TABLE c (id int PRIMARY KEY, v int, doc text) USING mip;
 		ALTER TABLE c ALTER doc SET STORAGE external;
 		INSERT INTO c SELECT i, 0, repeat('o', 5000) FROM generate_series(1, 4) i]);
-	$old->backup('backup');
-	my $new = PostgreSQL::Test::Cluster->new("${mode}_new");
-	$new->init_from_backup($old, 'backup', has_streaming => 1);
-	$new->start;
+	my $new = standby_of($old, "${mode}_new");
 	if ($mode eq 'sync')
 	{
 		$old->append_conf('postgresql.conf', "synchronous_standby_names = '*'");

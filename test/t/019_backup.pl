@@ -29,14 +29,7 @@ mip_sql(
 	CREATE EXTENSION pg_visibility;
 	CREATE TABLE c (id int PRIMARY KEY, v int) USING mip;
 	INSERT INTO c SELECT i, 0 FROM generate_series(1, 100) i]);
-for my $k (1, 2)
-{
-	my $s = session($node, "instance $k");
-	$s->sql("BEGIN; SELECT mip.begin('map', $k)");
-	$s->sql("DELETE FROM c WHERE id <= 50");
-	$s->sql("SELECT * FROM mip.prepare('', '')");
-	$s->quit;
-}
+prepare_one($node, 'map', $_, 'DELETE FROM c WHERE id <= 50') for 1, 2;
 mip_sql($node, "SELECT * FROM mip.rollback('map', 1)");
 # hint bits wait for the flush of the notes that are not waited for
 mip_sql($node, 'CHECKPOINT');
@@ -168,12 +161,7 @@ for my $case (
 	mip_sql($restored, "SELECT * FROM mip.commit('f', $winner)");
 	mip_sql($restored, "SELECT * FROM mip.commit('map', 2)");
 	is_map_right($restored, $name);
-	is_decided($restored, $name);
-	is_rows($restored, $winner, $name);
-	is_released($restored, $name);
-	is(chunks($restored), 11 * mip_sql($restored, 'SELECT count(*) FROM b'),
-		"$name: no out-of-line value too many");
-	is_sound($restored, $name);
+	is_complete($restored, $winner, $name);
 	$restored->stop;
 	$restored->clean_node;
 }

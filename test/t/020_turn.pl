@@ -19,15 +19,6 @@ my $winner = session($node, 'winner');
 my $loser = session($node, 'loser');
 my $gate = session($node, 'gate');
 
-sub wait_for_lock
-{
-	my ($s, $type) = @_;
-	my $pid = $s->pid;
-	return $node->poll_query_until('postgres',
-		"SELECT count(*) = 1 FROM pg_locks WHERE pid = $pid"
-		  . " AND locktype = '$type' AND NOT granted");
-}
-
 # A deferred trigger holds the loser's ending up behind mip.prepare itself ...
 mip_sql(
 	$node, q[
@@ -44,7 +35,7 @@ $loser->sql("SELECT mip.begin('turn', 2)");
 $loser->sql('INSERT INTO t VALUES (1)');
 $gate->sql('SELECT pg_advisory_lock(1)');
 $loser->send_sql("SELECT * FROM mip.prepare('', '')");
-ok(wait_for_lock($loser, 'advisory'), 'the loser is about to prepare');
+ok($loser->waits_for("locktype = 'advisory'"), 'the loser is about to prepare');
 
 # ... and the winner is held up between its commit and the losers' end.
 $winner->sql('SET synchronous_commit = on');
@@ -55,7 +46,7 @@ ok( $node->poll_query_until(
 		"SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid"),
 	'the winner is committing');
 $gate->sql('SELECT pg_advisory_unlock(1)');
-ok(wait_for_lock($loser, 'userlock'), 'the loser waits for its turn');
+ok($loser->waits_for("locktype = 'userlock'"), 'the loser waits for its turn');
 $node->append_conf('postgresql.conf', "synchronous_standby_names = ''");
 $node->reload;
 

@@ -96,11 +96,7 @@ mip_sql($node, 'CREATE TABLE t (id int PRIMARY KEY) USING mip');
 sub begin_two
 {
 	my ($xid) = @_;
-	my $s = session($node, 'sibling');
-	$s->sql('BEGIN');
-	$s->sql("SELECT mip.begin('$xid', 1)");
-	$s->sql(q[SELECT * FROM mip.prepare('', '')]);
-	$s->quit;
+	prepare_one($node, $xid, 1);
 	connect_to();
 	query('BEGIN');
 	query("SELECT mip.begin('$xid', 2)");
@@ -201,13 +197,7 @@ my %decision = (commit => '1 aborted, 2 committed', rollback => '1 prepared, 2 a
 for my $function (sort keys %decision)
 {
 	my $xid = "hangs in $function";
-	for my $k (1, 2)
-	{
-		my $s = session($node, "instance $k");
-		$s->sql("BEGIN; SELECT mip.begin('$xid', $k)");
-		$s->sql(q[SELECT * FROM mip.prepare('', '')]);
-		$s->quit;
-	}
+	prepare_one($node, $xid, $_) for 1, 2;
 	connect_to();
 	execute('', "SELECT xinst FROM mip.$function('$xid', 2)", 1);
 	send_message('H', '');
@@ -218,13 +208,7 @@ for my $function (sort keys %decision)
 }
 
 # Nor may what is still to be noted get into a prepared transaction, or a lock.
-for my $k (1, 2)
-{
-	my $s = session($node, "instance $k");
-	$s->sql("BEGIN; SELECT mip.begin('half decided', $k)");
-	$s->sql(q[SELECT * FROM mip.prepare('', '')]);
-	$s->quit;
-}
+prepare_one($node, 'half decided', $_) for 1, 2;
 connect_to();
 execute('decision', "SELECT xinst FROM mip.commit('half decided', 2)", 1);
 execute('', $_, 0) for 'BEGIN', q[PREPARE TRANSACTION 'outsider'];

@@ -9,7 +9,6 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -27,11 +26,7 @@ my $primary = mip_node(
 mip_sql($primary,
 	'CREATE EXTENSION pg_visibility;'
 	  . ' CREATE EXTENSION pg_walinspect');
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->append_conf('postgresql.conf', 'max_connections = 20');
-$standby->start;
+my $standby = standby_of($primary, 'standby');
 
 # Eight rows a page; the last page is STUB, and has room.
 sub fill_pages

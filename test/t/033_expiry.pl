@@ -7,7 +7,6 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
-use PostgreSQL::Test::Cluster;
 use Test::More;
 use Time::Local qw(timegm);
 
@@ -44,9 +43,23 @@ sub attempt_at
 sub value { return mip_sql($_[0], 'SELECT v FROM t'); }
 sub entries { return mip_sql($_[0], "SELECT count(*) FROM mip.mipt WHERE xid = '$_[1]'"); }
 
-sub crash_and_start
+# mip.expire stops there, and runs again: until then the entry answers so.
+sub expire_crashes
 {
+	my ($settings, $stop, $xid, $answer, $name) = @_;
+	my $pid = postmaster_pid($node);
+	my $stderr = '';
+
+	$node->psql('postgres',
+		"$settings SET mip.debug_stop_at = '$stop'; SELECT mip.expire()",
+		stderr => \$stderr);
+	like($stderr, qr/PANIC:  pg_mip: stopped/, "$name: crashes");
+	starts_again($node, $pid);
+	is(entries($node, $xid), 1, "$name: the entry is there");
+	is(attempt_at($node, $xid, 2), $answer, "$name: and answers");
+	is(mip_sql($node, "$settings SELECT mip.expire()"), 1, "$name: removed then");
 	power_cut($node);
+	is(entries($node, $xid), 0, "$name: for good");
 	return;
 }
 
@@ -62,21 +75,10 @@ for my $action ('crash', 'flush')
 		my $name = "$action at \"$point\"";
 		my $xid = xid_of(++$year);
 		my $newer = xid_of($year + 1);
-		my $pid = postmaster_pid($node);
-		my $stderr = '';
 
 		is(attempt_at($node, $xid, 1), 'committed', "$name: a request");
 		my $before = value($node);
-		$node->psql('postgres',
-			"$retention SET mip.debug_stop_at = '$action:$point'; SELECT mip.expire()",
-			stderr => \$stderr);
-		like($stderr, qr/PANIC:  pg_mip: stopped/, "$name: crashes");
-		starts_again($node, $pid);
-		is(entries($node, $xid), 1, "$name: the entry is there");
-		is(attempt_at($node, $xid, 2), 'MP001', "$name: and answers");
-		is(mip_sql($node, "$retention SELECT mip.expire()"), 1, "$name: removed then");
-		crash_and_start();
-		is(entries($node, $xid), 0, "$name: for good");
+		expire_crashes($retention, "$action:$point", $xid, 'MP001', $name);
 		is(attempt_at($node, $xid, 3), 'MP007', "$name: refused then");
 		is(value($node), $before, "$name: not done twice");
 	}
@@ -88,23 +90,11 @@ for my $action ('crash', 'flush')
 {
 	my $name = "timeless, $action at \"removed\"";
 	my $xid = "timeless $action";
-	my $pid = postmaster_pid($node);
-	my $stderr = '';
 
 	is(attempt_at($node, $xid, 1), 'committed', "$name: a request");
 	mip_sql($node, "SELECT mip.acknowledge('$xid')") if $action eq 'flush';
-	$node->psql('postgres',
-		"$timeless SET mip.debug_stop_at = '$action:removed'; SELECT mip.expire()",
-		stderr => \$stderr);
-	like($stderr, qr/PANIC:  pg_mip: stopped/, "$name: crashes");
-	starts_again($node, $pid);
-	is(entries($node, $xid), 1, "$name: the entry is there");
-	is( attempt_at($node, $xid, 2),
-		$action eq 'flush' ? 'MP007' : 'MP001',
-		"$name: and answers");
-	is(mip_sql($node, "$timeless SELECT mip.expire()"), 1, "$name: removed then");
-	crash_and_start();
-	is(entries($node, $xid), 0, "$name: for good");
+	expire_crashes($timeless, "$action:removed", $xid,
+		$action eq 'flush' ? 'MP007' : 'MP001', $name);
 	is(attempt_at($node, $xid, 3), 'committed', "$name: sent again it is a new request");
 	mip_sql($node, "SELECT mip.forget('$xid')");
 }
@@ -116,22 +106,19 @@ $node->reload;
 ok(wait_until(sub { mip_sql($node, 'SHOW mip.retention') eq '1s' }), 'retention of a second');
 is(attempt_at($node, $refused, 1), 'MP007', 'too old by the clock');
 mip_sql($node, 'ALTER SYSTEM RESET mip.retention');
-crash_and_start();
+power_cut($node);
 is(attempt_at($node, $refused, 2), 'MP007', 'refused for ever');
 
 # Who has acknowledged, too, even if other sites have removed it since.
 is(attempt_at($node, 'acknowledged', 1), 'committed', 'a request without a time');
 mip_sql($node, "SELECT mip.acknowledge('acknowledged')");
-crash_and_start();
+power_cut($node);
 is(attempt_at($node, 'acknowledged', 2), 'MP007', 'acknowledged for ever');
 
 # A dump, and a standby
 my $kept = xid_of(2020);
 is(attempt_at($node, $kept, 1), 'committed', 'a request that is kept');
-$node->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('expiry_standby');
-$standby->init_from_backup($node, 'backup', has_streaming => 1);
-$standby->start;
+my $standby = standby_of($node, 'expiry_standby');
 my $removed = xid_of(2015);
 is(attempt_at($node, $removed, 1), 'committed', 'one that is removed');
 # (the clock is such that the two are on either side of the retention)

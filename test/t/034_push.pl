@@ -9,7 +9,6 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::Local qw(timegm);
@@ -210,10 +209,7 @@ ok(wait_until(sub { mip_sql($node, $launcher) !~ /^($pid)?$/ }), 'a new launcher
 ok($there->hears(1), 'pushed by the new one');
 
 # A standby pushes once it is promoted.
-$node->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('push_standby');
-$standby->init_from_backup($node, 'backup', has_streaming => 1);
-$standby->start;
+my $standby = standby_of($node, 'push_standby');
 catch_up($node, $standby);
 is( mip_sql(
 		$standby,

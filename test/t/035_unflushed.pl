@@ -40,12 +40,7 @@ sub unflushed
 sub prepared
 {
 	my ($xid, $write) = @_;
-	my $s = session($node, $xid);
-	$s->sql('BEGIN');
-	$s->sql("SELECT mip.begin('$xid', 1)");
-	$s->sql($write // 'UPDATE a SET v = v + 1 WHERE id = 1');
-	$s->sql("SELECT * FROM mip.prepare('request', 'result')");
-	$s->quit;
+	prepare_one($node, $xid, 1, $write // 'UPDATE a SET v = v + 1 WHERE id = 1');
 	return;
 }
 

@@ -43,14 +43,7 @@ for my $case ([ 'on', 'losers' ], [ 'off', 'committed' ])
 	mip_sql($node, 'DROP TABLE IF EXISTS t; CREATE TABLE t (n int) USING mip');
 	mip_sql($node, 'VACUUM FREEZE');
 	mip_sql($node, 'CHECKPOINT');
-	for my $k (1, 2)
-	{
-		my $s = session($node, "instance $k");
-		$s->sql("BEGIN; SELECT mip.begin('$xid', $k)");
-		$s->sql("INSERT INTO t VALUES ($k)");
-		$s->sql("SELECT * FROM mip.prepare('request', 'result $k')");
-		$s->quit;
-	}
+	prepare_one($node, $xid, $_, "INSERT INTO t VALUES ($_)") for 1, 2;
 	evict_all();
 
 	my $gate = session($node, 'gate');

@@ -9,15 +9,10 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $primary = mip_node('primary', allows_streaming => 1, wal_keep_size => '1GB');
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->start;
+my $standby = standby_of($primary, 'standby');
 
 # An overlay's versions are never HOT, so a column of an index is changed everywhere.
 # Heap lets versions share an out-of-line value that stays; an overlay's do not.

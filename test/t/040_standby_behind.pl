@@ -7,15 +7,10 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = mip_node('primary', allows_streaming => 1);
-$node->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($node, 'backup', has_streaming => 1);
-$standby->start;
+my $standby = standby_of($node, 'standby');
 $node->append_conf('postgresql.conf', "synchronous_standby_names = '*'");
 $node->reload;
 mip_sql($node, 'CREATE TABLE t (n int) USING mip');

@@ -107,9 +107,7 @@ sub decoded
 sub waits_for_prepared
 {
 	my ($s) = @_;
-	return $primary->poll_query_until('postgres',
-		'SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND pid = ' . $s->pid
-		  . ' AND transactionid IN (SELECT transaction FROM pg_prepared_xacts)');
+	return $s->waits_for('transactionid IN (SELECT transaction FROM pg_prepared_xacts)');
 }
 
 # It waits for what runs when it begins, then for what has begun until that has ended.

@@ -12,9 +12,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(mip_node module session mip_sql fill attempt begin_prepared after
-  catch_up crash_server hold_walwriter power_cut postmaster_pid expect_crash starts_again
-  is_rows is_decided is_sound is_released chunks states wait_until);
+our @EXPORT = qw(mip_node module session mip_sql fill attempt begin_prepared
+  prepare_one after standby_of catch_up crash_server hold_walwriter power_cut postmaster_pid expect_crash starts_again
+  is_rows is_decided is_sound is_released is_complete chunks states wait_until);
 
 # A running server with pg_mip; %conf are settings, but for what init() takes.
 sub mip_node
@@ -40,6 +40,18 @@ sub mip_node
 		'CREATE EXTENSION pg_mip; CREATE EXTENSION amcheck;'
 		  . ' CREATE EXTENSION pageinspect');
 	return $node;
+}
+
+# A standby of a running server, as that is now, with its settings.
+sub standby_of
+{
+	my ($primary, $name) = @_;
+	my $standby = PostgreSQL::Test::Cluster->new($name);
+
+	$primary->backup('backup');
+	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+	$standby->start;
+	return $standby;
 }
 
 # A small module for shared_preload_libraries; in it LIBRARY is what it returns.
@@ -152,6 +164,18 @@ sub begin_prepared
 		$s{$k}->sql("SELECT * FROM mip.prepare('request', 'result $k')");
 		$s{$k}->quit;
 	}
+	return;
+}
+
+# An instance executes these statements and prepares, in a session of its own.
+sub prepare_one
+{
+	my ($node, $xid, $k, @sql) = @_;
+	my $s = session($node, "instance $k");
+	$s->sql("BEGIN; SELECT mip.begin('$xid', $k)");
+	$s->sql($_) for @sql;
+	$s->sql("SELECT * FROM mip.prepare('request', 'result $k')");
+	$s->quit;
 	return;
 }
 
@@ -360,6 +384,23 @@ sub is_released
 	is($left, '', "$name: no lock is left");
 	is(mip_sql($node, 'SELECT xid, xinst FROM mip.mipt WHERE links IS NOT NULL'),
 		'', "$name: no links are left");
+	return;
+}
+
+# A family that has written to a and b is over, and nothing is left of it but what
+# instance $k (0: none) has written. To be called with no MIP transaction alive.
+sub is_complete
+{
+	my ($node, $k, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is_decided($node, $name);
+	is_rows($node, $k, $name);
+	is_released($node, $name);
+	is_sound($node, $name);
+	is_rows($node, $k, "$name, after VACUUM FREEZE");
+	is(chunks($node), CHUNKS * mip_sql($node, 'SELECT count(*) FROM b'),
+		"$name: no out-of-line value too many");
 	return;
 }
 

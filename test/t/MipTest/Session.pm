@@ -97,6 +97,15 @@ sub waits
 		  . " WHERE pid = $self->{pid}");
 }
 
+# Is it waiting for such a lock? `$lock` is a condition on pg_locks.
+sub waits_for
+{
+	my ($self, $lock) = @_;
+	return $self->{node}->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM pg_locks WHERE pid = $self->{pid} AND NOT granted"
+		  . " AND $lock");
+}
+
 # Waits until the statement sent last has begun.
 sub begun
 {
