@@ -541,7 +541,6 @@ class Player:
             sqlstate = "MP006"
         elif any(t.xinst > txn.xinst or one_phase for t in family.prepared):
             sqlstate = "MP002"
-        waiting = [t for t in family.active if self.sessions[t.session].waiting]
         reply = self.expect(session, f"SELECT xinst, state FROM {function}('request', 'result')", sqlstate)
         if sqlstate:
             self.model.fail(txn)
@@ -552,7 +551,7 @@ class Player:
             session.txn = None
             self.model.commit(txn)
             family.states.update({**losers, txn.xinst: "committed"})
-            self.lose(family, waiting)
+            self.lose_active(family)
         else:
             self.check_mipt(session, reply, family, {txn.xinst: "prepared"})
             family.states[txn.xinst] = "prepared"
@@ -582,21 +581,19 @@ class Player:
 
     # deciding
 
-    def lose(self, family: Family, waiting: list[Txn]) -> None:
-        """What the active siblings of a winner hear."""
+    def lose_active(self, family: Family) -> None:
         for txn in list(family.active):
-            session = self.sessions[txn.session]
-            if session.waiting:
-                reply = session.connection.reply()
-                self.note(session.name, "", reply)
-                if reply.sqlstate != "MP005":
-                    raise self.difference(session.name, f"a loser's wait ends with {reply}, expected MP005")
-                session.waiting = None
-            self.lost(session)
+            self.lose(self.sessions[txn.session])
 
-    def lost(self, session: Session) -> None:
-        """A loser's next statement fails, or its session is gone."""
+    def lose(self, session: Session) -> None:
+        """A loser's wait and its next statement fail, or its session is gone."""
         assert session.txn
+        if session.waiting:
+            answer = session.connection.reply()
+            self.note(session.name, "", answer)
+            if answer.sqlstate != "MP005":
+                raise self.difference(session.name, f"a loser's wait ends with {answer}, expected MP005")
+            session.waiting = None
         reply = self.simple(session, "SELECT 1")
         if not reply.lost and reply.sqlstate not in ("MP005", "25P02"):
             raise self.difference(session.name, f"a loser goes on: {reply}")
@@ -641,7 +638,7 @@ class Player:
         for txn in family.active:
             family.states[txn.xinst] = "aborted"
         self.check_mipt(session, reply, Family("", family.states))
-        self.lose(family, [])
+        self.lose_active(family)
         return True
 
     def ask(self, loser: Session) -> tuple[Session, Command, list[Outcome]]:
@@ -670,14 +667,7 @@ class Player:
         if txn.prepared:
             self.model.abort(txn)
             return True
-        loser = self.sessions[txn.session]
-        if loser.waiting:
-            answer = loser.connection.reply()
-            self.note(loser.name, "", answer)
-            if answer.sqlstate != "MP005":
-                raise self.difference(loser.name, f"the wait of one given up ends with {answer}, expected MP005")
-            loser.waiting = None
-        self.lost(loser)
+        self.lose(self.sessions[txn.session])
         return True
 
     def step_next(self, session: Session, letter: str) -> bool:
