@@ -112,7 +112,7 @@ family_tag(const char *xid)
 /* ---- locks ---- */
 
 #ifdef USE_ASSERT_CHECKING
-/* In this order nobody waits in a circle. */
+/* In this order nobody waits in a circle [lock-order]. */
 static bool
 is_next(const char *xid)
 {

@@ -171,7 +171,7 @@ mip_running_members(const MipHeader *header, LockTupleMode mode,
 				*updated = true;
 			continue;
 		}
-		(*members)[kept++] = all[i];
+		(*members)[kept++] = all[i];	/* [lockers-stay] */
 	}
 	if (all)
 		pfree(all);
@@ -349,12 +349,39 @@ mip_set_members(Relation rel, ItemPointer tid, MipPinned *pinned,
 	set_xmax(rel, tid, pinned, &change);
 }
 
+#ifdef USE_ASSERT_CHECKING
+/* Are all that run among these? */
+static bool
+keeps_running(HeapTupleHeader htup, const MultiXactMember *members, int n)
+{
+	MipHeader	header = mip_header(htup);
+	MultiXactMember *running;
+	bool		held,
+				updated,
+				kept = true;
+	int			nrunning = mip_running_members(&header, LockTupleKeyShare, &running, &held, &updated);
+
+	for (int i = 0; i < nrunning; i++)
+	{
+		bool		found = false;
+
+		for (int j = 0; j < n; j++)
+			found |= TransactionIdEquals(members[j].xid, running[i].xid) &&
+				mip_member_mode(&members[j]) >= mip_member_mode(&running[i]);
+		kept &= found;
+	}
+	pfree(running);
+	return kept;
+}
+#endif
+
 void
 mip_set_multixact(Relation rel, ItemPointer tid, MipPinned *pinned,
 				  MultiXactMember *members, int n)
 {
 	MipXmaxChange change = {0};
 
+	Assert(keeps_running(pinned->htup, members, n));	/* [lockers-stay] */
 	multixact_of(&change, members, n);
 	set_xmax(rel, tid, pinned, &change);
 }

@@ -100,7 +100,7 @@ check_may_execute(void)
 /*
  * Statements run between enter and leave. Meanwhile a winner may cancel us
  * (mip_evict_doomed), and explain_error will say why; a cancel that comes too
- * late for that must not hit whatever follows.
+ * late for that must not hit whatever follows [cancel-stays-inside].
  */
 static void
 enter(int levels)

@@ -216,7 +216,8 @@ static bool
 wait_for_outsider(MipClaim *claim, const Users *users,
 				  LockWaitPolicy policy, XLTW_Oper oper)
 {
-	Assert(!mip_lock_held_by_me(&claim->mutex, ExclusiveLock));
+	Assert(!mip_lock_held_by_me(&claim->mutex, ExclusiveLock)); /* [lock-order] */
+	Assert(!mip_xid_is_sibling(users->outsider));	/* [siblings-never-wait] */
 	if (policy == LockWaitBlock)
 	{
 		if (mip_have_siblings())

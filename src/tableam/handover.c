@@ -10,8 +10,9 @@
  *
  * The first link's header tells that a hand-over began: the update of a
  * sibling that stood there is lost from then on, so no other winner may
- * follow (mip_hand_over_begun). Since WAL is replayed in order, a crash
- * leaves a prefix of the hand-over, and repeating it completes it.
+ * follow (mip_hand_over_begun) [first-header-decides]. Since WAL is replayed in
+ * order, a crash leaves a prefix of the hand-over, and repeating it completes it
+ * [hand-over-prefix].
  *
  * Outsiders that hold key share locks on the base (foreign keys) keep them:
  * they stay in its xmax, and are entered in the versions after it, as heap's
@@ -175,6 +176,7 @@ hand_over_version(Relation rel, const MipLink *link)
 
 		if (handed_over(&header, link))
 		{
+			/* what is repeated: [hand-over-prefix] */
 			mip_unpin_version(&pinned);
 			return false;
 		}
@@ -301,6 +303,7 @@ mip_hand_over(const bytea *links)
 		Relation	rel;
 
 		CHECK_FOR_INTERRUPTS();
+		Assert(i == 0 || mip_hand_over_begun(links));	/* [first-header-decides] */
 		rel = open_relation(link.relid);
 		hand_over_link(rel, &link);
 		RelationClose(rel);

@@ -16,6 +16,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "heap/version.h"
 #include "family/current.h"
 #include "tableam/changes.h"
 #include "tableam/overlay.h"
@@ -153,6 +154,7 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 
 	Assert(mip_in_transaction());
 	Assert((version == NULL) == ((flags & MIP_LINK_DELETE) != 0));
+	Assert(mip_is_in_xmax(rel, base));	/* [lockers-stay] */
 	if (overlay == NULL)
 		begin_overlay();
 	if (version)

@@ -76,7 +76,7 @@ mip_queue(Relation rel, ItemPointer tid, LOCKMODE mode)
 
 	Assert(mip_in_transaction());
 	if (mip_have_siblings())
-		return false;
+		return false;			/* [siblings-never-wait] */
 	if (mip_conditional_lock_tuple(rel, tid, mode))
 		return true;
 	if (look_up_timeout == MAX_TIMEOUTS)

@@ -30,7 +30,7 @@
 #include "tableam/predicate.h"
 #include "tableam/tableam.h"
 
-/* May be used what was seen there? Else it is an error. */
+/* May be used what was seen there? Else it is an error. [doomed-before-header] */
 static inline void
 page_seen(void)
 {

@@ -293,6 +293,7 @@ mip_family_commit(const char *xid, int64 winner)
 	mip_stop_point("losers");
 	if (!again)
 	{
+		Assert(mipt_committed(entries) == NULL);	/* [one-winner] */
 		end_prepared(xid, entry, true, !mip_commits_unflushed());
 		mip_stop_point("committed");
 	}
