@@ -25,8 +25,8 @@
 #include "mipt/horizon.h"
 #include "tableam/plans.h"
 #include "tableam/predicate.h"
-#include "transam/finish.h"
 #include "transam/instance.h"
+#include "transam/unflushed.h"
 #include "workers/deadlock.h"
 #include "workers/push.h"
 #include "interface/guard.h"
@@ -59,7 +59,7 @@ shmem_startup(void)
 	mip_family_shmem_startup();
 	mip_family_lock_shmem_startup();
 	mip_durable_shmem_startup();
-	mip_finish_shmem_startup();
+	mip_unflushed_shmem_startup();
 	mip_stats_shmem_startup();
 	mip_predicate_shmem_startup();
 	LWLockRelease(AddinShmemInitLock);
@@ -74,7 +74,7 @@ _PG_init(void)
 	mip_preload_init();
 
 	mip_sites_init();
-	mip_finish_init();
+	mip_unflushed_init();
 	mip_horizon_init();
 	mip_push_init();
 	mip_stop_init();

@@ -17,7 +17,6 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -28,9 +27,7 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
-#include "base/gid.h"
 #include "base/mip.h"
-#include "base/preload.h"
 #include "family/family.h"
 #include "family/family_internal.h"
 #include "family/family_lock.h"
@@ -131,8 +128,8 @@ mip_find_family(Oid dbid, const char *xid, HASHACTION action)
 	return family;
 }
 
-static MipInstance *
-take_slot(MipFamily *family, int64 xinst)
+MipInstance *
+mip_take_slot(MipFamily *family, int64 xinst)
 {
 	int			slot = mip_registry->free;
 	MipInstance *inst;
@@ -195,94 +192,6 @@ drop_stale(MipFamily *family)
 	}
 }
 
-/* ---- start-up ---- */
-
-typedef struct FoundPrepared
-{
-	Oid			dbid;
-	char		xid[MIP_XID_MAX + 4];
-	int64		xinst;
-	TransactionId tid;
-	Oid			owner;
-	TimestampTz since;
-} FoundPrepared;
-
-/* Reads the prepared instances of all databases from pg_prepared_xacts. */
-static List *
-find_prepared(void)
-{
-	List	   *found = NIL;
-	MemoryContext caller = CurrentMemoryContext;
-
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
-	if (SPI_execute("SELECT p.gid, p.transaction, r.oid, p.prepared, d.oid"
-					" FROM pg_catalog.pg_prepared_xacts p"
-					" JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) p.database"
-					" LEFT JOIN pg_catalog.pg_roles r ON r.rolname OPERATOR(pg_catalog.=) p.owner"
-					" WHERE pg_catalog.starts_with(p.gid, 'mip:')",
-					true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read pg_prepared_xacts");
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		HeapTuple	tup = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		FoundPrepared *p = MemoryContextAlloc(caller, sizeof(FoundPrepared));
-		bool		isnull;
-		MemoryContext old;
-
-		/* without the library anybody may have used a name like ours */
-		if (!mip_gid_parse(SPI_getvalue(tup, desc, 1), &p->dbid, p->xid, &p->xinst) ||
-			p->dbid != DatumGetObjectId(SPI_getbinval(tup, desc, 5, &isnull)))
-			continue;
-		p->tid = DatumGetTransactionId(SPI_getbinval(tup, desc, 2, &isnull));
-		p->owner = DatumGetObjectId(SPI_getbinval(tup, desc, 3, &isnull));
-		p->since = DatumGetTimestampTz(SPI_getbinval(tup, desc, 4, &isnull));
-		old = MemoryContextSwitchTo(caller);
-		found = lappend(found, p);
-		MemoryContextSwitchTo(old);
-	}
-	SPI_finish();
-	return found;
-}
-
-/*
- * Makes sure that the registry knows the instances that were prepared before
- * the server started [rebuilt-first]. No instance can begin or be finished
- * without this, so the list cannot change between reading it and storing it.
- */
-void
-mip_registry_ensure(const char *function)
-{
-	List	   *found;
-	ListCell   *lc;
-
-	Assert(IsTransactionState());
-	mip_require_preload();
-	/* a standby has no prepared transactions, only records of them */
-	PreventCommandDuringRecovery(function);
-	if (mip_registry->rebuilt)
-		return;
-	found = find_prepared();
-	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
-	if (!mip_registry->rebuilt)
-	{
-		foreach(lc, found)
-		{
-			FoundPrepared *p = lfirst(lc);
-			MipInstance *inst = take_slot(mip_find_family(p->dbid, p->xid, HASH_ENTER),
-										  p->xinst);
-
-			inst->xid = p->tid;
-			inst->owner = p->owner;
-			inst->since = inst->prepared = p->since;
-			inst->overlay = true;	/* not known */
-		}
-		mip_registry->rebuilt = true;
-	}
-	LWLockRelease(mip_registry->lock);
-}
-
 /* ---- instances ---- */
 
 /*
@@ -306,7 +215,7 @@ mip_register(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 	Assert(mip_family_locked(xid, ShareLock));	/* [doomed-before-header] */
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_ENTER);
-	mine = take_slot(family, xinst);
+	mine = mip_take_slot(family, xinst);
 	mine->xid = tid;
 	mine->pid = MyProcPid;
 	mine->owner = owner;

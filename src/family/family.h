@@ -109,8 +109,6 @@ typedef struct MipInstance
 extern void mip_family_shmem_request(void);
 extern void mip_family_shmem_startup(void);
 
-/* For who has called `function`; refused without the library, and on a standby. */
-extern void mip_registry_ensure(const char *function);
 
 /*
  * Enters and leaves; see the definitions for the refusals. The caller holds the

@@ -48,6 +48,9 @@ extern MipRegistry *mip_registry;
  */
 extern MipFamily *mip_find_family(Oid dbid, const char *xid, HASHACTION action);
 
+/* A new instance's slot. The caller holds the registry lock exclusively. */
+extern MipInstance *mip_take_slot(MipFamily *family, int64 xinst);
+
 static inline MipInstance *
 mip_instance_at(int slot)
 {

@@ -2,7 +2,7 @@
  *
  * functions.c
  *	  SQL functions: arguments in, rows out. Rules and effects are in
- *	  instance.c, commit.c and expiry.c.
+ *	  instance.c, decide.c and expiry.c.
  *
  * Those that requests are carried out, decided and cleaned up with. Others are
  * beside what they are about: waits.c, enable.c, stats.c, xid.c, and for the trigger
@@ -28,6 +28,7 @@
 #include "base/preload.h"
 #include "family/family.h"
 #include "family/family_lock.h"
+#include "family/rebuild.h"
 #include "family/sites.h"
 #include "mipt/books.h"
 #include "mipt/durable.h"
@@ -35,7 +36,7 @@
 #include "mipt/expiry.h"
 #include "mipt/horizon.h"
 #include "mipt/mipt.h"
-#include "transam/commit.h"
+#include "transam/decide.h"
 #include "transam/instance.h"
 #include "transam/statement.h"
 

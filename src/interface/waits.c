@@ -25,6 +25,7 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "family/family.h"
+#include "family/rebuild.h"
 
 PG_FUNCTION_INFO_V1(mip_waits);
 

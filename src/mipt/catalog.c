@@ -17,7 +17,7 @@
 #include "mipt/catalog.h"
 
 static Oid
-look_up(const char *name)
+find_relation(const char *name)
 {
 	Oid			relid = get_relname_relid(name, get_namespace_oid("mip", false));
 
@@ -61,7 +61,7 @@ mipt_relid(MiptRelation which)
 		registered = true;
 	}
 	if (!OidIsValid(relids[which]))
-		relids[which] = look_up(names[which]);
+		relids[which] = find_relation(names[which]);
 	return relids[which];
 }
 

@@ -3,7 +3,7 @@
  * durable.c
  *	  What is told must not be lost: neither in a crash nor with this server.
  *
- * Commits that are not flushed yet (finish.c) are visible already. With
+ * Commits that are not flushed yet (unflushed.c) are visible already. With
  * synchronous replication PostgreSQL lets nobody see what its standby does not
  * have yet: a transaction waits for that before it counts as over, and an
  * instance that is being prepared holds the family lock until then. But what a

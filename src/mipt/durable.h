@@ -15,7 +15,7 @@ extern void mip_durable_shmem_startup(void);
 
 /*
  * A commit whose WAL, up to here, is not flushed is about to become visible;
- * by way of finish.c only, in the critical section that makes it so.
+ * by way of unflushed.c only, in the critical section that makes it so.
  */
 extern void mip_note_unflushed(XLogRecPtr lsn);
 

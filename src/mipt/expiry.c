@@ -16,7 +16,7 @@
  * Both write when their transaction commits (books.c), and flush that commit:
  * others may act upon it (at another site) at once.
  *
- * mip.expire also does what is left of book-keeping (commit.c) after a crash: the
+ * mip.expire also does what is left of book-keeping (decide.c) after a crash: the
  * links of a winner, which may be large, would stay for as long as its entry.
  *
  *-------------------------------------------------------------------------

@@ -127,7 +127,7 @@ mip_overlay_announce(void)
 }
 
 static void
-begin_overlay(void)
+create_overlay(void)
 {
 	Assert(mip_mine.inst->overlay);
 	descendants = create_hash("pg_mip versions", sizeof(Descendant));
@@ -156,7 +156,7 @@ mip_overlay_add(Relation rel, ItemPointer base, ItemPointer version,
 	Assert((version == NULL) == ((flags & MIP_LINK_DELETE) != 0));
 	Assert(mip_is_in_xmax(rel, base));	/* [lockers-stay] */
 	if (overlay == NULL)
-		begin_overlay();
+		create_overlay();
 	if (version)
 		link.version = *version;
 	else

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * commit.c
+ * decide.c
  *	  Deciding a family at this site: mip.commit, mip.rollback, mip.refuse,
  *	  mip.forget.
  *
@@ -23,7 +23,7 @@
  *	   committed before, with a flush: nobody else would care for one.
  *	5. Commit the winner. Durable when FinishPreparedTransaction returns, and
  *	   with it the end of the losers, whose WAL comes before; or later, if
- *	   that is not wanted (finish.c): a crash then goes back to 4 or before.
+ *	   that is not wanted (unflushed.c): a crash then goes back to 4 or before.
  *	6. End the doomed ones' statements. A crash ends them as well.
  *	7. When the caller's own transaction commits, under the lock again: note
  *	   the losers; drop the winner's links, which nobody needs any more.
@@ -61,8 +61,8 @@
 #include "mipt/rows.h"
 #include "mipt/rules.h"
 #include "tableam/handover.h"
-#include "transam/commit.h"
-#include "transam/finish.h"
+#include "transam/decide.h"
+#include "transam/unflushed.h"
 
 /* What a decision has left to be noted. */
 typedef struct Decision

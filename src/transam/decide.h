@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
- * commit.h
+ * decide.h
  *	  Deciding a family at this site.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef MIP_COMMIT_H
-#define MIP_COMMIT_H
+#ifndef MIP_DECIDE_H
+#define MIP_DECIDE_H
 
 #include "nodes/pg_list.h"
 #include "utils/array.h"
 
 /*
- * See commit.c for rules and errors. None of them keeps the family lock; what they
+ * See decide.c for rules and errors. None of them keeps the family lock; what they
  * have to note is booked (books.h). The first two return the MIPT afterwards.
  */
 extern List *mip_family_commit(const char *xid, int64 winner);
@@ -24,4 +24,4 @@ extern bool mip_family_refuse(const char *xid, int64 xinst, ArrayType *sites);
 /* How many rows go. */
 extern int	mip_family_forget(const char *xid);
 
-#endif							/* MIP_COMMIT_H */
+#endif							/* MIP_DECIDE_H */

@@ -35,6 +35,7 @@
 #include "family/eviction.h"
 #include "family/family.h"
 #include "family/family_lock.h"
+#include "family/rebuild.h"
 #include "family/refusal.h"
 #include "family/sites.h"
 #include "mipt/books.h"

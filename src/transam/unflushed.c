@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * finish.c
+ * unflushed.c
  *	  Finishing a prepared instance without waiting for the WAL flush.
  *
  * COMMIT PREPARED and ROLLBACK PREPARED always flush: a coordinator that has heard
@@ -50,7 +50,7 @@
 #include "utils/timestamp.h"
 
 #include "mipt/durable.h"
-#include "transam/finish.h"
+#include "transam/unflushed.h"
 
 /* ---- twophase.c's own ---- */
 
@@ -120,7 +120,7 @@ is_pristine(TwoPhaseStateData *found)
 
 /* The table stays where it is, in all processes. */
 void
-mip_finish_shmem_startup(void)
+mip_unflushed_shmem_startup(void)
 {
 	Size		size = table_offset() + sizeof(GlobalTransactionData) * max_prepared_xacts;
 	TwoPhaseStateData *found;
@@ -143,7 +143,7 @@ mip_finish_shmem_startup(void)
 }
 
 void
-mip_finish_init(void)
+mip_unflushed_init(void)
 {
 	DefineCustomBoolVariable("mip.synchronous_commit_prepared",
 							 "Whether mip.commit waits for the WAL flush.",
@@ -266,7 +266,7 @@ record_commit(const char *gid, TransactionId xid, int nchildren, TransactionId *
 /*
  * RecordTransactionAbortPrepared. No DELAY_CHKPT_START: a transaction of which clog
  * says nothing has not committed. Hints of it may be on disk before; see
- * entries_of_revived in commit.c.
+ * entries_of_revived in decide.c.
  */
 static void
 record_abort(const char *gid, TransactionId xid, int nchildren, TransactionId *children)

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
- * finish.h
+ * unflushed.h
  *	  Finishing a prepared instance without waiting for the WAL flush.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef MIP_FINISH_H
-#define MIP_FINISH_H
+#ifndef MIP_UNFLUSHED_H
+#define MIP_UNFLUSHED_H
 
 #include "postgres.h"
 
 /* mip.synchronous_commit_prepared; in the postmaster, with shared memory set up */
-extern void mip_finish_init(void);
-extern void mip_finish_shmem_startup(void);
+extern void mip_unflushed_init(void);
+extern void mip_unflushed_shmem_startup(void);
 
 /* Whether mip.commit need not wait: mip.synchronous_commit_prepared is off. */
 extern bool mip_commits_unflushed(void);
@@ -29,4 +29,4 @@ extern bool mip_commits_unflushed(void);
  */
 extern bool mip_finish_unflushed(const char *gid, bool commit);
 
-#endif							/* MIP_FINISH_H */
+#endif							/* MIP_UNFLUSHED_H */

@@ -45,6 +45,7 @@
 #include "base/stop.h"
 #include "family/family.h"
 #include "family/family_internal.h"
+#include "family/rebuild.h"
 #include "mipt/catalog.h"
 #include "mipt/expiry.h"
 #include "workers/push.h"
