@@ -315,10 +315,16 @@ mip_join(MipClaim *claim)
 	bool		valid;
 
 	Assert(claim->held);
-	/* An outsider may have come in since the claim was made. */
+
+	/*
+	 * An outsider may have come in since the claim was made. In this order:
+	 * his update may commit at any time, and is to be in the way before and
+	 * after.
+	 */
+	valid = classify(&header, claim->mode, &users) != MIP_WAIT;
+	mip_stop_point("join");
 	n = mip_running_members(&header, claim->mode, &members, &held, &updated);
-	valid = !updated &&
-		classify(&header, claim->mode, &users) != MIP_WAIT;
+	valid &= !updated;
 	if (valid && !held)
 	{
 		members[n].xid = xid;
