@@ -114,8 +114,18 @@ extern bool mip_drop_dead_members(Relation rel, ItemPointer tid);
 extern TM_Result mip_update_committed(Relation rel, ItemPointer tid,
 									  TM_FailureData *tmfd);
 
-/* For assertions: is this transaction in a version's xmax? */
+/* Is this transaction in a version's xmax? */
 extern bool mip_is_in_xmax(Relation rel, ItemPointer tid);
+
+/* The same transactions, as updaters and lockers? A multixact may have the number of one. */
+static inline bool
+mip_same_xmax(const MipHeader *a, const MipHeader *b)
+{
+	const uint16 kind = HEAP_XMAX_IS_MULTI | HEAP_XMAX_LOCK_ONLY;
+
+	return TransactionIdEquals(a->xmax, b->xmax) &&
+		(a->infomask & kind) == (b->infomask & kind);
+}
 
 /* The row lock that a member holds. */
 extern LockTupleMode mip_member_mode(const MultiXactMember *member);

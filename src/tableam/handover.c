@@ -165,7 +165,7 @@ static bool
 hand_over_version(Relation rel, const MipLink *link)
 {
 	ItemPointerData base = link->base;
-	TransactionId carried = InvalidTransactionId;
+	MipHeader	carried = {0};
 
 	for (;;)
 	{
@@ -182,7 +182,7 @@ hand_over_version(Relation rel, const MipLink *link)
 		}
 		n = mip_key_share_lockers(&header, &lockers);
 		if (n == 0 || !ItemPointerIsValid(&link->version) ||
-			TransactionIdEquals(header.xmax, carried))
+			mip_same_xmax(&header, &carried))
 		{
 			MipXmaxChange change = handed_over_xmax(link, lockers, n);
 
@@ -193,7 +193,7 @@ hand_over_version(Relation rel, const MipLink *link)
 		}
 		mip_unpin_version(&pinned);
 		carry_lockers(rel, link, lockers, n);
-		carried = header.xmax;
+		carried = header;
 		pfree(lockers);
 	}
 }

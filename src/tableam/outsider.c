@@ -14,6 +14,7 @@
 #include "storage/procarray.h"
 
 #include "base/compat.h"
+#include "base/stop.h"
 #include "heap/version.h"
 #include "family/current.h"
 #include "tableam/claim.h"
@@ -30,18 +31,13 @@
  * overlay's locker is a member of a multixact, always; it may hold no more
  * than that lock, though, on this version.
  */
-TransactionId
-mip_pending_owner(Relation rel, ItemPointer tid)
+static TransactionId
+pending_owner(const MipHeader *header)
 {
-	MipHeader	header;
 	MultiXactMember *members = NULL;
 	TransactionId owner = InvalidTransactionId;
-	int			n;
+	int			n = mip_xmax_members(header, &members);
 
-	if (!mip_read_header(rel, tid, &header, NULL) ||
-		!(header.infomask & HEAP_XMAX_IS_MULTI))
-		return owner;
-	n = mip_xmax_members(&header, &members);
 	for (int i = 0; i < n; i++)
 	{
 		TransactionId xid = members[i].xid;
@@ -58,7 +54,50 @@ mip_pending_owner(Relation rel, ItemPointer tid)
 	return owner;
 }
 
+/*
+ * Whoever was an overlay's locker when heap looked is in the header that is read
+ * here, or has been handed over since, and is the updater in this header or in the
+ * next one: he may have ended since this one was read (and a multixact of lockers
+ * that have all ended has no members). So what heap says holds if it has looked
+ * behind a header that has nobody pending, and that still stands.
+ */
+bool
+mip_pending_owner(Relation rel, ItemPointer tid, MipSeen *seen, TransactionId *owner)
+{
+	MipHeader	header;
+	bool		same;
+
+	*owner = InvalidTransactionId;
+	mip_stop_point("found");
+	if (!mip_read_header(rel, tid, &header, NULL) ||
+		(header.infomask & HEAP_XMAX_INVALID) ||
+		(!(header.infomask & HEAP_XMAX_IS_MULTI) &&
+		 HEAP_XMAX_IS_LOCKED_ONLY(header.infomask)))
+		return true;
+	mip_stop_point("header read");
+	*owner = pending_owner(&header);
+	same = mip_same_xmax(&header, &seen->header) && ItemPointerEquals(tid, &seen->tid);
+	seen->tid = *tid;
+	seen->header = header;
+	return TransactionIdIsValid(*owner) || same;
+}
+
 /* ---- key share locks ---- */
+
+/* False: SKIP LOCKED. */
+static bool
+wait_for(TransactionId xid, Relation rel, ItemPointer tid, LockWaitPolicy policy)
+{
+	if (policy == LockWaitBlock)
+		XactLockTableWait(xid, rel, tid, XLTW_Lock);
+	else if (!mip_conditional_xact_wait(xid))
+	{
+		if (policy == LockWaitError)
+			mip_lock_not_available(rel);
+		return false;
+	}
+	return true;
+}
 
 /*
  * Among the members of an updated version's xmax: a running locker that is in
@@ -125,13 +164,57 @@ mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 			(void) mip_drop_dead_members(rel, tid);
 			return true;
 		}
-		if (policy == LockWaitBlock)
-			XactLockTableWait(locker, rel, tid, XLTW_Lock);
-		else if (!mip_conditional_xact_wait(locker))
-		{
-			if (policy == LockWaitError)
-				mip_lock_not_available(rel);
+		if (!wait_for(locker, rel, tid, policy))
 			return false;
+	}
+}
+
+/* The update of this version that has committed or may commit, and what it leads to */
+static TransactionId
+next_version(Relation rel, ItemPointer tid, ItemPointer next)
+{
+	MipHeader	header;
+	MipHeader	later;
+	TransactionId updater;
+	bool		keys;
+
+	if (!mip_read_header(rel, tid, &header, NULL))
+		return InvalidTransactionId;
+	*next = header.ctid;
+	updater = mip_updater(&header, &keys);
+	if (!TransactionIdIsValid(updater) || ItemPointerEquals(next, tid) ||
+		TransactionIdIsCurrentTransactionId(updater) ||
+		!(TransactionIdIsInProgress(updater) || TransactionIdDidCommit(updater)) ||
+		!mip_read_header(rel, next, &later, NULL) ||
+		!TransactionIdEquals(later.xmin, updater))
+		return InvalidTransactionId;
+	return updater;
+}
+
+/*
+ * heap locks the versions that a running update has made before it locks the one
+ * that it was asked for, which is unlocked meanwhile; then it takes any update there
+ * for the one that it has followed. If that has been rolled back, and a hand-over
+ * has put the winner's in its place, nobody has locked the winner's version, nor has
+ * the hand-over seen us. What is locked takes the lock along to later versions.
+ */
+TM_Result
+mip_missed_version(Relation rel, ItemPointer tid, LockWaitPolicy policy)
+{
+	for (;;)
+	{
+		ItemPointerData next;
+		TransactionId updater = next_version(rel, tid, &next);
+
+		if (!TransactionIdIsValid(updater) || mip_is_in_xmax(rel, &next))
+			return TM_Ok;
+		if (!TransactionIdIsInProgress(updater))
+		{
+			*tid = next;
+			return TM_Updated;
 		}
+		/* heap does not lock what is not visible yet */
+		if (!wait_for(updater, rel, tid, policy))
+			return TM_WouldBlock;
 	}
 }

@@ -13,13 +13,34 @@
 #include "storage/itemptr.h"
 #include "utils/rel.h"
 
-/* The instance whose overlay may have replaced this live version, if any. */
-extern TransactionId mip_pending_owner(Relation rel, ItemPointer tid);
+#include "heap/version.h"
+
+/* The version that mip_pending_owner has looked at last; zeros at first. */
+typedef struct MipSeen
+{
+	ItemPointerData tid;
+	MipHeader	header;
+} MipSeen;
+
+/*
+ * heap has found this version live, and nobody who is changing it. *owner: the
+ * instance whose overlay may have replaced it, if any. False: heap has to look once
+ * more, since an overlay may have been handed over after it did.
+ */
+extern bool mip_pending_owner(Relation rel, ItemPointer tid, MipSeen *seen,
+							  TransactionId *owner);
 
 /*
  * To be called before heap's code takes a key share lock. False: somebody is
  * in the way and the policy is to skip.
  */
 extern bool mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy);
+
+/*
+ * To be called after it has taken one, and those on later versions. TM_Updated: not
+ * that on the next one, to which *tid is set. TM_WouldBlock: somebody is in the way
+ * and the policy is to skip.
+ */
+extern TM_Result mip_missed_version(Relation rel, ItemPointer tid, LockWaitPolicy policy);
 
 #endif							/* MIP_OUTSIDER_H */

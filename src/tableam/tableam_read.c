@@ -116,22 +116,28 @@ dirty_pass_over(Snapshot snapshot)
 	return false;
 }
 
-/* Should the caller pass over what heap has found? */
-static bool
-pass_over(Relation rel, TupleTableSlot *slot, Snapshot snapshot)
+typedef enum Verdict
+{
+	FOUND,
+	PASS_OVER,
+	LOOK_AGAIN
+} Verdict;
+
+/* What is to be done with what heap has found? */
+static Verdict
+judge(Relation rel, TupleTableSlot *slot, Snapshot snapshot, MipSeen *seen)
 {
 	if (mip_in_transaction() && hidden(rel, &slot->tts_tid, snapshot))
-		return true;
-	if (snapshot->snapshot_type == SNAPSHOT_DIRTY)
-	{
-		if (mip_in_transaction() && dirty_pass_over(snapshot))
-			return true;
-		/* outsiders too: a version may be deleted in an overlay */
-		if (!TransactionIdIsValid(snapshot->xmin) &&
-			!TransactionIdIsValid(snapshot->xmax))
-			snapshot->xmax = mip_pending_owner(rel, &slot->tts_tid);
-	}
-	return false;
+		return PASS_OVER;
+	if (snapshot->snapshot_type != SNAPSHOT_DIRTY)
+		return FOUND;
+	if (mip_in_transaction() && dirty_pass_over(snapshot))
+		return PASS_OVER;
+	if (TransactionIdIsValid(snapshot->xmin) || TransactionIdIsValid(snapshot->xmax))
+		return FOUND;
+	/* outsiders too: a version may be deleted in an overlay */
+	return mip_pending_owner(rel, &slot->tts_tid, seen, &snapshot->xmax) ?
+		FOUND : LOOK_AGAIN;
 }
 
 static bool
@@ -139,9 +145,14 @@ mip_index_fetch_tuple(struct IndexFetchTableData *scan, ItemPointer tid,
 					  Snapshot snapshot, TupleTableSlot *slot,
 					  bool *call_again, bool *all_dead)
 {
+	MipSeen		seen = {0};
+
 	for (;;)
 	{
+		ItemPointerData from = *tid;
+		bool		goes_on = *call_again;
 		bool		found;
+		Verdict		verdict;
 
 		mip_hide_siblings(snapshot);
 		found = mip_heap()->index_fetch_tuple(scan, tid, snapshot, slot,
@@ -150,15 +161,22 @@ mip_index_fetch_tuple(struct IndexFetchTableData *scan, ItemPointer tid,
 		page_seen();
 		if (!found)
 			return false;
-		if (!pass_over(scan->rel, slot, snapshot))
+		verdict = judge(scan->rel, slot, snapshot, &seen);
+		if (verdict == FOUND)
 		{
 			mip_look(scan->rel, slot, snapshot);
 			return true;
 		}
+		ExecClearTuple(slot);
+		if (verdict == LOOK_AGAIN)
+		{
+			*tid = from;
+			*call_again = goes_on;
+			continue;
+		}
 		/* dead to us is not dead to all */
 		if (all_dead)
 			*all_dead = false;
-		ExecClearTuple(slot);
 		/* callers ask once only, so look at the rest of the chain here */
 		if (!*call_again)
 			return false;

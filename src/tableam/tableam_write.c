@@ -26,6 +26,7 @@
 
 #include "base/compat.h"
 #include "base/mip.h"
+#include "base/stop.h"
 #include "heap/insert.h"
 #include "heap/logical.h"
 #include "heap/version.h"
@@ -415,7 +416,7 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 /*
  * Heap's lock of one version; never goes on to later ones. Only for key share
  * locks something is to be done first: see mip_mend_key_share. If a header is
- * spoilt again meanwhile, heap takes a running update for a finished one.
+ * spoilt again meanwhile, heap takes a running update for a finished one; it may be rolled back by now.
  */
 static TM_Result
 heaps_lock(Write *w, LockWaitPolicy policy)
@@ -434,9 +435,11 @@ heaps_lock(Write *w, LockWaitPolicy policy)
 		if (w->mode == LockTupleKeyShare &&
 			!mip_mend_key_share(w->rel, w->tid, policy))
 			return TM_WouldBlock;
+		mip_stop_point("mended");
 		result = mip_heap()->tuple_lock(w->rel, w->tid, w->snapshot, w->locked,
 										w->cid, w->mode, policy, flags, w->tmfd);
-	} while (result == TM_Updated && TransactionIdIsInProgress(w->tmfd->xmax));
+		mip_stop_point("locked");
+	} while (result == TM_Updated && !TransactionIdDidCommit(w->tmfd->xmax));
 	return result;
 }
 
@@ -469,11 +472,35 @@ lock_version(Write *w)
 	return result;
 }
 
-/* An outsider's. */
+/* A key share lock: on the later versions that heap has missed, if there are any, too. */
+static TM_Result
+lock_missed(const Write *w)
+{
+	ItemPointerData tid = *w->tid;
+	Write		missed = *w;
+	TM_Result	result = mip_missed_version(w->rel, &tid, w->policy);
+
+	if (result != TM_Updated)
+		return result;
+	missed.tid = &tid;
+	missed.locked = MakeSingleTupleTableSlot(RelationGetDescr(w->rel), &TTSOpsBufferHeapTuple);
+	do
+		result = heaps_lock(&missed, w->policy);
+	while (result == TM_Ok &&
+		   (result = mip_missed_version(w->rel, &tid, w->policy)) == TM_Updated);
+	ExecDropSingleTupleTableSlot(missed.locked);
+	return result;
+}
+
+/* An outsider's key share lock. */
 static TM_Result
 lock_version_outside(Write *w)
 {
-	return heaps_lock(w, w->policy);
+	TM_Result	result = heaps_lock(w, w->policy);
+
+	if (result == TM_Ok && (w->flags & TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS))
+		result = lock_missed(w);
+	return result;
 }
 
 /* Locks a version or, where that is asked for, the row's latest one. */

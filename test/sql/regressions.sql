@@ -680,6 +680,36 @@ SELECT test.steps($$
 	v: SELECT string_agg(f || xinst || state, ' ' ORDER BY f, xinst) FROM unnest('{a,b}'::text[]) f, mip.instances('book ' || f)
 $$);
 
+-- A key share lock waits for a loser, then for the winner whose version has come in
+-- its place, and holds on that one.
+CREATE TABLE child (id int PRIMARY KEY, r int REFERENCES r) USING mip;
+SELECT test.steps($$
+	t1: MIP missed 1
+	t1: UPDATE r SET v = 1 WHERE id = 9
+	t1: DELETE FROM r WHERE id = 9
+	t1: SELECT state FROM mip.prepare(NULL, NULL)
+	t2: MIP missed 2
+	t2: UPDATE r SET v = 2 WHERE id = 9
+	t2: SELECT xinst || ' ' || state FROM mip.prepare(NULL, NULL)
+	u: BEGIN
+	u& INSERT INTO child VALUES (1, 9)
+	u? waits
+	v: SELECT pg_advisory_lock(1)
+	t1: SET mip.debug_stop_at = 'wait:losers'
+	t1& SELECT xinst || ' ' || state FROM mip.commit('missed', 2)
+	t1? waits 1
+	u? waits
+	v: SELECT pg_advisory_unlock(1)
+	t1? result
+	t1: RESET mip.debug_stop_at
+	u? result
+	v& DELETE FROM r WHERE id = 9
+	v? waits
+	u: COMMIT
+	v? result
+$$);
+DROP TABLE child;
+
 SELECT * FROM r ORDER BY id;
 SELECT test.check('r');
 SELECT test.corruption('r');
