@@ -29,6 +29,7 @@
 #include "transam/unflushed.h"
 #include "workers/deadlock.h"
 #include "workers/push.h"
+#include "interface/function_call.h"
 #include "interface/guard.h"
 
 PG_MODULE_MAGIC;
@@ -89,6 +90,7 @@ _PG_init(void)
 	mip_wal_register();
 	mip_instance_init();
 	mip_guard_init();
+	mip_function_call_init();
 	mip_plans_init();
 	mip_deadlock_init();
 }

@@ -305,6 +305,18 @@ is_rollback(Node *stmt)
 		 ((TransactionStmt *) stmt)->kind == TRANS_STMT_ROLLBACK_TO);
 }
 
+/*
+ * Is what it runs inside of another statement? Not the client's EXECUTE. (Inlined, gcc
+ * would warn that setjmp may clobber what depends on it.)
+ */
+static pg_noinline bool
+is_nested(Node *stmt, ProcessUtilityContext context)
+{
+	if (IsA(stmt, ExecuteStmt))
+		return context != PROCESS_UTILITY_TOPLEVEL;
+	return !IsA(stmt, TransactionStmt);
+}
+
 static void
 mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 				   ProcessUtilityContext context, ParamListInfo params,
@@ -313,7 +325,7 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 {
 	MemoryContext memory = CurrentMemoryContext;
 	Node	   *stmt = pstmt->utilityStmt;
-	bool		nested = !IsA(stmt, ExecuteStmt) && !IsA(stmt, TransactionStmt);
+	bool		nested = is_nested(stmt, context);
 	Portal		saved = mip_statement.execute_portal;
 
 	if (IsA(stmt, TransactionStmt))

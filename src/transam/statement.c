@@ -33,13 +33,17 @@ client_portal(void)
 /*
  * Not while EXECUTE evaluates its arguments, or the protocol's Bind those of the
  * client: then there is no portal of the query's yet, or one of a function's cursor.
+ * Such a cursor returns rows, but none to the client, for whom they had a format;
+ * and pg_cursors shows it, as it does not what EXECUTE runs.
  */
 static bool
 portal_runs_query(void)
 {
+	if (ActivePortal == NULL)
+		return false;
 	if (mip_statement.execute_portal)
 		return ActivePortal != mip_statement.execute_portal && !ActivePortal->visible;
-	return ActivePortal != NULL;
+	return ActivePortal->tupDesc == NULL || ActivePortal->formats != NULL;
 }
 
 bool

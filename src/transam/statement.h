@@ -14,7 +14,7 @@
 
 /*
  * Nesting of statements. A function that ends the transaction may only be
- * called by a query of the client itself, at depth 1. EXECUTE does not count;
+ * called by a query of the client itself, at depth 1. Its EXECUTE does not count;
  * other utility statements go one deeper, since what they call by themselves
  * (DO in an expression, CALL for an argument) is inside another statement, too.
  */

@@ -79,6 +79,15 @@ sub execute
 	return;
 }
 
+# A function, by its own message, with arguments as text
+sub call
+{
+	my ($function, @arguments) = @_;
+	send_message('F', pack('Nnn', mip_sql($node, "SELECT '$function'::regprocedure::oid"), 0, scalar @arguments)
+		  . pack('(N/a*)*', @arguments) . pack('n', 0));
+	return answer();
+}
+
 # Family locks that somebody holds
 sub held
 {
@@ -280,10 +289,59 @@ mip_sql($node, q[CREATE FUNCTION prepares() RETURNS int LANGUAGE plpgsql AS $$
 connect_to();
 query('BEGIN');
 query(q[SELECT mip.begin('called', 1)]);
-send_message('F', pack('Nnnn', mip_sql($node, q[SELECT 'prepares'::regproc::oid]), 0, 0, 0));
-like(answer(), qr/^E\(MP006\)ZE$/, 'mip.prepare by a function call: refused');
+is(call('prepares()'), 'E(MP006)ZE', 'mip.prepare by a function call: refused');
 query('ROLLBACK');
 is(states($node, 'called'), '', '... and nothing is prepared');
+
+# Nor is there an end of it, where would be seen what locks it keeps.
+query('BEGIN');
+is(call('pg_backend_pid()'), 'VZT', 'before mip.begin: allowed');
+query(q[SELECT mip.begin('called', 1)]);
+is(call('lo_create(oid)', 4711), 'VZT', 'libpq creates a large object by a function call');
+is(call('lo_open(oid, int4)', 4711, 393216), 'VZT', '... opens it');
+is(call('lowrite(int4, bytea)', 0, 'x'), 'VZT', '... and writes to it');
+is(call('lo_close(int4)', 0), 'VZT', '... and closes it');
+is(call('pg_backend_pid()'), 'E(MP006)ZE', 'anything else: refused');
+query('ROLLBACK');
+
+# ---- parameters ----
+
+# Bind evaluates them, and with them whatever a domain's CHECK calls, before there is
+# a statement: by any way that a function has to run one.
+mip_sql($node, q[
+	CREATE FUNCTION checks(how text) RETURNS bool LANGUAGE plpgsql AS $$
+		DECLARE i record; c refcursor;
+		BEGIN
+			CASE how
+				WHEN 'perform' THEN PERFORM FROM mip.prepare('', '');
+				WHEN 'execute' THEN EXECUTE $q$SELECT FROM mip.prepare('', '')$q$;
+				WHEN 'loop' THEN FOR i IN SELECT * FROM mip.prepare('', '') LOOP END LOOP;
+				WHEN 'dynamic loop' THEN FOR i IN EXECUTE $q$SELECT * FROM mip.prepare('', '')$q$ LOOP END LOOP;
+				WHEN 'cursor' THEN OPEN c FOR SELECT * FROM mip.prepare('', ''); FETCH c INTO i;
+				WHEN 'prepared' THEN EXECUTE 'EXECUTE ending';
+				WHEN 'prepared loop' THEN FOR i IN EXECUTE 'EXECUTE ending' LOOP END LOOP;
+				WHEN 'prepared insert' THEN EXECUTE 'EXECUTE entering';
+				ELSE NULL;
+			END CASE;
+			RETURN true;
+		END $$;
+	CREATE DOMAIN checked AS text CHECK (checks(VALUE))]);
+for my $how ('perform', 'execute', 'loop', 'dynamic loop', 'cursor', 'prepared',
+	'prepared loop', 'prepared insert', 'nothing')
+{
+	connect_to();
+	query('BEGIN');
+	query(q[SELECT mip.begin('bound', 1)]);
+	query(qq[PREPARE ending AS $prepare]);
+	query(q[PREPARE entering AS INSERT INTO t SELECT 1 FROM mip.prepare('', '')]);
+	send_message('P', "\0SELECT \$1::checked\0" . pack('n', 0));
+	send_message('B', "\0\0" . pack('nnN/a*n', 0, 1, $how, 0));
+	send_message('E', "\0" . pack('N', 0));
+	is(sync(), $how eq 'nothing' ? '12DCZT' : '1E(MP006)ZE', "mip.prepare for a parameter, $how: "
+		  . ($how eq 'nothing' ? 'not called' : 'refused'));
+	query('ROLLBACK');
+	is(states($node, 'bound'), '', '... and nothing is prepared');
+}
 
 # ---- clients that do not read ----
 
