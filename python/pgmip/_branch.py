@@ -22,7 +22,7 @@ from . import _mipt
 from ._connection import PooledConnection, cut, cut_after, is_silent
 from ._copy import Copy
 from ._handler import check_can_await
-from ._sqlstate import NOT_USABLE, is_definite, is_protocol, sqlstate
+from ._sqlstate import NOT_USABLE, is_definite, is_protocol, said
 from .decision import Entry, State
 
 __all__ = ["Branch", "Instance", "Interrupted", "Lost", "Prepared", "Refused", "Site", "Vote"]
@@ -293,7 +293,7 @@ class Branch:
     def _ended_by_last(self, error: psycopg.Error) -> bool:
         """Whether what prepares has found no transaction, because the handler's last statement had ended it."""
         idle = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
-        return self.has_last and idle and sqlstate(error) == NOT_USABLE
+        return self.has_last and idle and said(error) == NOT_USABLE
 
     async def _run(self, run: _Run, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]) -> T:
         async with self._turn:

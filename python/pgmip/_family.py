@@ -18,7 +18,7 @@ from ._connection import Connection
 from ._deadline import Deadline
 from ._pool import Pool, at_site
 from ._sites import at_each_site
-from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, OTHER_SITES, is_acknowledged, may_be_held_up, sqlstate
+from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, OTHER_SITES, is_acknowledged, may_be_held_up, said
 from ._text import described
 from .decision import Entry, Mipts, State, Winner, decide, declared, explain, highest, live, over
 from .exceptions import (
@@ -279,14 +279,14 @@ class Family:
                 return await self.finish(winner)
             if isinstance(reason, NotInDoubt) and not (self._ours_in_doubt(mipts) or self._freed):
                 return None
-            if settle and sqlstate(reason) == OTHER_SITES:
+            if settle and said(reason) == OTHER_SITES:
                 await self._free(mipts)  # and let it be: the sites do not know of us meanwhile
                 raise self._undecided(await self._read(), f"in the way of others: {_why(cause)}", reason) from cause
             stuck += ended.stuck
             freed = (ended.stuck or may_be_held_up(reason)) and await self._free(mipts, later=settle)
-            if sqlstate(reason) == EXPIRED and handler is None:
+            if said(reason) == EXPIRED and handler is None:
                 await self._end(mipts, cause)
-            if handler is not None and settle and (sqlstate(reason) == EXPIRED or self._to_be_cancelled(mipts)):
+            if handler is not None and settle and (said(reason) == EXPIRED or self._to_be_cancelled(mipts)):
                 handler = None
             elif not ended.retry and not freed:
                 raise self._undecided(mipts, f"the transaction failed: {_why(cause)}", reason) from cause
@@ -582,7 +582,7 @@ class Family:
         still_open = self._why_open(mipts)
         if still_open is not None:
             return Unknown(f"{still_open}; {why}", xid=self.xid)
-        if sqlstate(reason) == EXPIRED:
+        if said(reason) == EXPIRED:
             return Expired(why, xid=self.xid)
         return NothingHappened(why, xid=self.xid)
 
@@ -623,11 +623,11 @@ class Family:
                     )
                 return None
             except psycopg.Error as error:
-                if sqlstate(error) == NOT_USABLE and winner.acknowledged and xid_time(self.xid) is None:
+                if said(error) == NOT_USABLE and winner.acknowledged and xid_time(self.xid) is None:
                     return await self._end_losers_at(site)
-                if sqlstate(error) == EXPIRED and not is_acknowledged(error):
+                if said(error) == EXPIRED and not is_acknowledged(error):
                     return None  # committed there, and removed since
-                if sqlstate(error) in (FAMILY_COMMITTED, NOT_USABLE, EXPIRED):
+                if said(error) in (FAMILY_COMMITTED, NOT_USABLE, EXPIRED):
                     raise ProtocolViolation(
                         f"site {site!r} does not accept instance {winner.xinst}, the winner: {error}", xid=self.xid
                     ) from error

@@ -15,7 +15,6 @@ from typing import Any, Self
 import psycopg
 
 from ._json import canonical, parse
-from ._sqlstate import is_protocol
 from ._text import text
 from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Refused, SubmitError
 from .logs import failure_fields, quoted_sqlstate
@@ -171,8 +170,9 @@ def log_failure(error: Exception, xid: str, key: str) -> None:
     if isinstance(error, SubmitError) and _kind_of(error).status < 500:
         return  # that is the client's business, who is told all there is to tell
     cause = error.__cause__
-    # The detail of an error of the extension may be a result.
-    says = cause.diag.message_primary if isinstance(cause, psycopg.Error) and is_protocol(cause) else text(error)
+    # The detail of an error of the extension, which may have been passed on by others, may be a result.
+    quotes = isinstance(cause, psycopg.Error) and (cause.sqlstate or "").startswith("MP")
+    says = cause.diag.message_primary if quotes else text(error)  # type: ignore[union-attr]
     fields = {"xid": xid, "idempotency_key": key, **failure_fields(error)}
     what = f"{fields['error']}{quoted_sqlstate(error)}: {says}"
     foreseen = isinstance(error, SubmitError) and not isinstance(error, ProtocolViolation)

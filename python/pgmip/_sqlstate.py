@@ -20,6 +20,7 @@ __all__ = [
     "is_protocol",
     "is_retryable",
     "may_be_held_up",
+    "said",
     "sqlstate",
 ]
 
@@ -54,6 +55,18 @@ def sqlstate(error: BaseException | None) -> str | None:
     return error.sqlstate if isinstance(error, psycopg.Error) else None
 
 
+def said(error: BaseException | None) -> str | None:
+    """The SQLSTATE where it means what it says.
+
+    A handler's SQL may raise those of the extension, in PL/pgSQL by RAISE. But no SQL can make up the name of the C
+    function that has raised an error. NOT_USABLE says nothing of the request, whoever raises it.
+    """
+    state = sqlstate(error)
+    if not isinstance(error, psycopg.Error) or state is None or not state.startswith("MP") or state == NOT_USABLE:
+        return state
+    return state if (error.diag.source_function or "").startswith("mip") else None
+
+
 def is_acknowledged(error: psycopg.Error) -> bool:
     """Whether a site says that the request is committed and acknowledged there, which is no word on whose commit."""
     return error.sqlstate == EXPIRED and json.loads(error.diag.message_detail or "{}").get("reason") == "acknowledged"
@@ -61,17 +74,16 @@ def is_acknowledged(error: psycopg.Error) -> bool:
 
 def is_protocol(error: BaseException | None) -> bool:
     """Whether the extension itself refused: the whole attempt is lost, whatever the handler makes of the error."""
-    return (sqlstate(error) or "").startswith("MP")
+    return (said(error) or "").startswith("MP")
 
 
 def is_retryable(error: BaseException | None) -> bool:
     """Whether a new instance may do better: the error is about rivals or about reaching the site, not the request."""
     if isinstance(error, SiteDown):
         return False  # that has been waited for
-    state = sqlstate(error)
-    if state is None:
+    if sqlstate(error) is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state in _RETRYABLE
+    return said(error) in _RETRYABLE
 
 
 def may_be_held_up(error: BaseException | None) -> bool:

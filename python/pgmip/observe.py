@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 
 import psycopg
 
-from ._sqlstate import sqlstate
+from ._sqlstate import said, sqlstate
 from ._text import described
 from .exceptions import Refuse, SubmitError
 
@@ -209,7 +209,7 @@ def outcome(error: BaseException | None) -> str:
 
 
 def _of_postgres(error: psycopg.Error) -> str:
-    state = sqlstate(error)
-    if state is None:
+    if sqlstate(error) is None:
         return "connection" if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) else "sql_error"
+    state = said(error) or ""
     return _SQLSTATES.get(state) or ("constraint" if state.startswith("23") else "sql_error")

@@ -7,6 +7,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -153,8 +154,14 @@ def test_what_is_not_json(value: Any) -> None:
         canonical(value)
 
 
-def error(state: str) -> psycopg.Error:
-    raised = psycopg.Error()
+class _OfTheExtension(psycopg.Error):
+    @property
+    def diag(self) -> Any:
+        return SimpleNamespace(source_function="mip_raise")
+
+
+def error(state: str, kind: type[psycopg.Error] = _OfTheExtension) -> psycopg.Error:
+    raised = kind()
     raised.sqlstate = state
     return raised
 
@@ -164,6 +171,7 @@ def error(state: str) -> psycopg.Error:
     [
         *((error(state), True) for state in ("MP001", "MP002", "MP004", "MP005", "40001", "40P01", "57P01")),
         *((error(state), False) for state in ("MP003", "MP006", "23505", "42P01", "22012", "57014")),
+        *((error(state, psycopg.Error), False) for state in ("MP001", "MP002", "MP004", "MP005")),
         (psycopg.OperationalError("server closed the connection unexpectedly"), True),
         (psycopg.InterfaceError("the connection is closed"), True),
         (psycopg.ProgrammingError("the query has 1 placeholder but 2 parameters were passed"), False),
@@ -176,6 +184,8 @@ def test_what_a_new_instance_may_do_better(raised: Exception, retry: bool) -> No
 
 def test_protocol_errors() -> None:
     assert is_protocol(error("MP003"))
+    assert is_protocol(error("MP006", psycopg.Error))
+    assert not is_protocol(error("MP003", psycopg.Error))
     assert not is_protocol(error("40001"))
     assert not is_protocol(psycopg.OperationalError())
     assert not is_protocol(None)

@@ -29,7 +29,12 @@
 #define MIP_TEXT_MAX	(100 * 1024 * 1024)
 #define MIP_SITES_MAX	(1024 * 1024)
 
-/* SQLSTATEs of class MP: the contract with drivers and coordinators. */
+/*
+ * SQLSTATEs of class MP: the contract with drivers and coordinators. A function
+ * in SQL can raise them, too; what it cannot make up is the name of the C
+ * function. So functions that raise one of them, other than NOT_USABLE, which
+ * says nothing of a family, are called mip...
+ */
 #define ERRCODE_MIP_COMMITTED	MAKE_SQLSTATE('M','P','0','0','1')
 #define ERRCODE_MIP_SUPERSEDED	MAKE_SQLSTATE('M','P','0','0','2')
 #define ERRCODE_MIP_SITES		MAKE_SQLSTATE('M','P','0','0','3')

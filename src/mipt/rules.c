@@ -69,7 +69,7 @@ append_json(StringInfo buf, const text *value)
 }
 
 static void
-raise_acknowledged(const char *xid)
+mipt_raise_acknowledged(const char *xid)
 {
 	mip_family_unlock_all();
 	mip_wait_until_durable();
@@ -90,7 +90,7 @@ mipt_raise_committed(const char *xid, const MiptEntry *entry)
 
 	Assert(entry->state == MIP_COMMITTED || to_come);
 	if (entry->acknowledged)
-		raise_acknowledged(xid);
+		mipt_raise_acknowledged(xid);
 	mip_family_unlock_all();	/* not for as long as a standby is away:
 								 * [lock-let-go] */
 	/* [told-is-durable] */
@@ -119,7 +119,7 @@ mipt_raise_committed(const char *xid, const MiptEntry *entry)
 }
 
 static void
-raise_superseded(const MiptEntry *entry)
+mipt_raise_superseded(const MiptEntry *entry)
 {
 	mip_count(MIP_COUNT_REFUSED_SUPERSEDED);
 	ereport(ERROR,
@@ -174,5 +174,5 @@ mipt_check_may_end(const char *xid, List *entries, int64 xinst, bool one_phase)
 			in_the_way = entry;
 	}
 	if (in_the_way)
-		raise_superseded(in_the_way);
+		mipt_raise_superseded(in_the_way);
 }
