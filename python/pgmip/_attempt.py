@@ -142,6 +142,11 @@ class Attempt:
             await self._prepare(request, text)
         return await self._judge(self._votes)
 
+    @property
+    def may_be_prepared(self) -> bool:
+        """Whether it may be prepared somewhere, where `run` has not come to its end."""
+        return any(not isinstance(vote, Refused) for vote in self._votes.values())
+
     def connection(self, site: str) -> Connection | None:
         """This attempt's own connection to a site, while it has one."""
         branch = self._branches.get(site)

@@ -186,10 +186,11 @@ class Family:
 
     def __init__(
         self, phase: Phase, sites: Sequence[str], isolation: str, pools: Mapping[str, Pool],
-        *, deadline: Deadline, attempts: int, parallel: bool, alone: bool = False,
+        *, deadline: Deadline, attempts: int, parallel: bool, alone: bool = False, left: set[int] | None = None,
     ) -> None:  # fmt: skip
         """`phase`: the operation that looks at the family. `alone`: the XID is new, so that nobody else can have an
-        instance of it.
+        instance of it. `left`: instances of earlier operations that may be prepared somewhere, as if they were of this
+        one; afterwards, those that still may.
         """
         self.xid = phase.xid
         self._phase = phase
@@ -203,7 +204,7 @@ class Family:
         self._own: set[int] = set()
         self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
-        self._left: set[int] = set()  # own instances that may be prepared somewhere
+        self._left = set() if left is None else left  # own instances that may be prepared somewhere
         self._freed = False  # whether we have given one up, of whomever
         self._exposed = False  # whether one was, so that others may have seen it
 
@@ -243,11 +244,11 @@ class Family:
 
     async def _carry(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
         clock = asyncio.get_running_loop().time
-        above, took, stuck, freed = 0, 0.0, 0, False
-        cause: BaseException | None = None
-        reason: BaseException | None = None
+        above, took, stuck, freed = max(self._left, default=0), 0.0, 0, False
+        cause: BaseException | None = await self._insist_on_giving_up()
+        reason = cause
         mipts: Mipts = {}
-        for number in range(self._attempts):
+        for number in range(0 if self._left else self._attempts):
             if number:
                 pause = _pause(number, took)
                 if pause >= self._deadline.left:
@@ -290,10 +291,9 @@ class Family:
                 handler = None
             elif not ended.retry and not freed:
                 raise self._undecided(mipts, f"the transaction failed: {_why(cause)}", reason) from cause
-            try:
-                await self._insist_on_giving_up()
-            except SiteDown as error:
-                cause = reason = error
+            down = await self._insist_on_giving_up()
+            if down is not None:
+                cause = reason = down
             if self._left:
                 break
             above = max(above, *self._own, ended.highest, highest(mipts))
@@ -327,7 +327,10 @@ class Family:
             await phase.step("committed-first-site", winner.xinst, next(iter(winner.committed)))
         ended = await at_each_site(self._sites, commit, parallel=self._parallel)
         unfinished = {site: error for site, error in ended.items() if error is not None}
-        if not unfinished:
+        self._left.clear()
+        if unfinished:
+            self._left.add(winner.xinst)
+        else:
             await phase.step("committed-all", winner.xinst, None)
         return Settled(winner, unfinished, winner.xinst in self._own)
 
@@ -386,6 +389,8 @@ class Family:
                 if winner is not None:
                     settled = await self.finish(winner, attempt)
             except BaseException:
+                if attempt.may_be_prepared:
+                    self._left.add(xinst)
                 await attempt.close(hard=True)
                 raise
             await attempt.close()
@@ -462,22 +467,27 @@ class Family:
                 self._harmless.add(xinst)
         return freed
 
-    async def _insist_on_giving_up(self) -> None:
+    async def _insist_on_giving_up(self) -> SiteDown | None:
         """Have nothing left that may be prepared somewhere, within the deadline: a further attempt might leave as much,
-        and so might all that follow, where a site prepares nothing and cannot be asked. Raises SiteDown at once where
-        that is known of one. What is complete ends it, too.
+        and so might all that follow, where a site prepares nothing and cannot be asked. SiteDown at once where that is
+        known of one. What is complete ends it, too.
         """
         number = 0
         while self._left:
             number += 1
             pause = _pause(number, 0.0)
             if pause >= self._deadline.left:
-                return
+                break
             await asyncio.sleep(pause)
-            for site in self._sites:
-                await self._pools[site].check_up_to_ask()
-            if self.decide(await self._give_up_own(await self._read())) is not None:
-                return
+            try:
+                for site in self._sites:
+                    await self._pools[site].check_up_to_ask()
+            except SiteDown as error:
+                return error
+            mipts = await self._read()
+            if self.decide(mipts) is not None or self.decide(await self._give_up_own(mipts)) is not None:
+                break
+        return None
 
     async def _give_up_own(self, mipts: Mipts) -> Mipts:
         """Give up what our attempts may have left prepared somewhere. The MIPTs afterwards: one of them may turn out to
@@ -504,6 +514,7 @@ class Family:
         return True
 
     async def _refuse_at(self, site: str, xinst: int) -> bool:
+        """Whether it will never be prepared there. Nor will it where the site has nothing in doubt, and has expired."""
         try:
             with self._phase.part("refuse", xinst=xinst, site=site):
                 return await at_site(
@@ -511,8 +522,8 @@ class Family:
                     lambda conn: _mipt.refuse(conn, self._deadline.step(), self.xid, xinst, sorted(self._sites)),
                     patience=self._deadline.step,
                 )
-        except psycopg.Error:
-            return False
+        except psycopg.Error as error:
+            return said(error) == EXPIRED and not is_acknowledged(error)
 
     async def _end(self, mipts: Mipts, cause: BaseException | None) -> None:
         """End what is in doubt, though a site has refused as expired even an empty instance. Raises Cancelled.

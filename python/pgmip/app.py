@@ -35,6 +35,7 @@ from ._deadline import Deadline
 from ._family import Family, Found, Limits, Settled, find, read
 from ._handler import check_async
 from ._json import canonical, parse
+from ._left import Left
 from ._nesting import check_outside, handled
 from ._pool import Pool, PoolSettings
 from ._process import Process
@@ -72,7 +73,7 @@ class _Transaction:
 
 
 class App:
-    """A set of sites and the transactions over them. Keeps no state of its own: run any number, kill any of them.
+    """A set of sites and the transactions over them. Keeps no state that matters: run any number, kill any of them.
 
     It belongs to the process that uses it first. It may be made before a fork, but not used before and after it.
     """
@@ -101,9 +102,9 @@ class App:
         client's statement could be executed for another's.
 
         `deadline` (seconds) and `attempts` bound one submit; what is prepared by the deadline is still carried on.
-        Where a site does not answer it may be missed by about two seconds: for undoing what was begun, and for finding
-        out what has become of the request. Code that does not let the event loop go on, and a handler that does not end
-        when it is cancelled, come on top.
+        Where a site does not answer it may be missed by up to two and a half seconds: for undoing what was begun, and
+        for finding out what has become of the request. Code that does not let the event loop go on, and a handler that
+        does not end when it is cancelled, come on top.
 
         `step_timeout`: how long a site may take to connect, or to answer a prepare, a commit or a look-up, before its
         connection counts as lost; less where the deadline is closer.
@@ -129,6 +130,7 @@ class App:
         settings = PoolSettings(pool_min_size, pool_size, pool_max_idle, prepared_statements)
         self._pools = {site: Pool(site, conninfo, settings, step_timeout, process) for site, conninfo in sites.items()}
         self._transactions: dict[str, _Transaction] = {}
+        self._left = Left()
         self._observers: list[Observer] = [*([Tracing()] if tracing_installed else []), Logs()]
 
     @property
@@ -320,9 +322,10 @@ class App:
         self, phase: Phase, transaction: _Transaction, text: str, seconds: float | None, attempts: int | None, *,
         alone: bool,
     ) -> Answer:  # fmt: skip
-        with phase, _no_surprise(phase.xid):
+        with phase, _no_surprise(phase.xid), self._left.of(phase.xid, transaction.sites) as left:
+            end = self._deadline(seconds)
             family = self._family(
-                phase, transaction.sites, transaction.isolation, self._deadline(seconds), attempts, alone=alone
+                phase, transaction.sites, transaction.isolation, end, attempts, alone=alone, left=left
             )
             with handled(transaction.handler) as handler:
                 settled = await family.run(handler, text)
@@ -462,12 +465,12 @@ class App:
 
     def _family(
         self, phase: Phase, sites: tuple[str, ...], isolation: Isolation, deadline: Deadline,
-        attempts: int | None = None, *, alone: bool = False,
+        attempts: int | None = None, *, alone: bool = False, left: set[int] | None = None,
     ) -> Family:  # fmt: skip
         return Family(
             phase, sites, isolation, self._pools,
             deadline=deadline, attempts=self._limits.attempts if attempts is None else attempts,
-            parallel=self.parallel, alone=alone,
+            parallel=self.parallel, alone=alone, left=left,
         )  # fmt: skip
 
     def _given(self, sites: Iterable[str] | None) -> tuple[str, ...] | None:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from proxy import Proxy
 from shop import BUY, Shop
+from test_settle import expire
 from test_sweeper import in_doubt, prepare_at
 
-from pgmip import App, Resolution, Step, SubmitError, Unknown
+from pgmip import App, Decided, Expired, Resolution, Step, SubmitError, Unknown
+from pgmip._left import Left
 from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
@@ -103,6 +105,90 @@ async def test_many_calls(app: App, shop: Shop, bank: Proxy, call: str) -> None:
     else:
         assert told == Resolution(True, None)
     shop.assert_clean()
+
+
+@pytest.mark.parametrize("ends", ["by itself", "cancelled"])
+async def test_many_submits(server: Server, shop: Shop, bank: Proxy, ends: str) -> None:
+    """Of a client who sends his request again and again. Its server knows what it has left."""
+    app = server(shop.conninfos(bank=bank.port), parallel=False)
+    bank.forbidden = (PREPARES, *QUESTIONS)
+    xid, submits = new_xid(), list[asyncio.Task[Any]]()
+    begun = 0
+
+    def note(step: Step) -> None:
+        nonlocal begun
+        begun += step.name == "begun"
+        if step.name == "prepared-first-site" and ends == "cancelled":
+            submits[-1].cancel()
+
+    app.on_step(note)
+    for number in range(4):
+        submits.append(asyncio.create_task(app.submit("buy", BUY, xid=xid, deadline=0.5)))
+        with pytest.raises(asyncio.CancelledError if ends == "cancelled" and not number else Unknown):
+            await submits[-1]
+        assert in_doubt(shop) == [1, 0]
+    assert begun == 2, "the handler runs once, at two sites"
+    bank.forbidden = ()
+    ends = "by itself"
+    shop.assert_once(xid, await app.submit("buy", BUY, xid=xid))
+    shop.assert_clean()
+
+
+async def test_many_submits_of_what_is_decided(server: Server, shop: Shop, bank: Proxy) -> None:
+    """But committed nowhere yet."""
+    async with Proxy(shop.clusters["store"].port) as store:
+        app, xid = server(shop.conninfos(bank=bank.port, store=store.port)), new_xid()
+        store.forbidden = bank.forbidden = (b"mip.commit", *QUESTIONS)
+        with pytest.raises(Decided) as decided:
+            await app.submit("buy", BUY, xid=xid, deadline=0.5)
+        bank.forbidden += (PREPARES,)
+        for _ in range(3):
+            with pytest.raises(Unknown):
+                await app.submit("buy", BUY, xid=xid, deadline=0.5)
+            assert in_doubt(shop) == [1, 1]
+        store.forbidden = bank.forbidden = ()
+        result = await app.submit("buy", BUY, xid=xid)
+        assert result == decided.value.result
+        shop.assert_once(xid, result)
+        shop.assert_clean()
+
+
+async def test_what_is_left_expires(app: App, shop: Shop, bank: Proxy) -> None:
+    """Where nothing is prepared, and nothing can be any more, the site need not promise it."""
+    xid = new_xid()
+    bank.forbidden = (PREPARES, *QUESTIONS)
+    with pytest.raises(Unknown):
+        await app.submit("buy", BUY, xid=xid, deadline=0.5)
+    bank.forbidden = ()
+    expire(shop, "bank", xid)
+    with pytest.raises(Expired):
+        await app.submit("buy", BUY, xid=xid)
+    shop.assert_never(xid)
+    shop.assert_clean()
+
+
+def test_what_is_known_of_them_is_bounded() -> None:
+    left = Left(most=2)
+    for xid in ("a", "b", "a", "c"):
+        with left.of(xid, ("store", "bank")) as known:
+            known.add(len(known) + 1)
+    with left.of("b", ("store", "bank")) as forgotten, left.of("a", ("bank", "store")) as kept:
+        assert (forgotten, kept) == (set(), {1, 2})
+    with left.of("a", ("store",)) as other:
+        assert other == set()
+
+
+def test_several_at_work_on_the_same() -> None:
+    """What one has given up, another does not bring back; nor does it forget what that one has left."""
+    left = Left()
+    with left.of("x", ("store",)) as first:
+        first.add(1)
+    with left.of("x", ("store",)) as first, left.of("x", ("store",)) as second:
+        first.clear()
+        first.add(2)
+        second.add(3)
+    with left.of("x", ("store",)) as known:
+        assert known == {2, 3}
 
 
 async def test_many_servers(server: Server, shop: Shop, bank: Proxy) -> None:
