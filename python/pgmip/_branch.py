@@ -22,6 +22,7 @@ from . import _mipt
 from ._connection import PooledConnection, cut, cut_after, is_silent
 from ._copy import Copy
 from ._handler import check_can_await
+from ._process import Process
 from ._sqlstate import NOT_USABLE, is_definite, is_protocol, said
 from .decision import Entry, State
 
@@ -108,6 +109,8 @@ class Branch:
         self._raised = weakref.WeakSet[BaseException]()
         self._turn = asyncio.Lock()
         self._copying = False  # meanwhile the connection takes no statements
+        self._process = Process("this transaction")
+        self._process.check()
 
     @property
     def ended_by_handler(self) -> bool:
@@ -136,6 +139,7 @@ class Branch:
     async def begin(self) -> None:
         """Begin now, and not only with the handler's first statement: from here on the site knows of the instance."""
         async with self._turn:
+            self._process.check()
             if not (self.begun or self._returned or self._over):
                 await self._noted(_executing(b"SELECT", None), _nothing)
 
@@ -308,6 +312,7 @@ class Branch:
             raise psycopg.ProgrammingError(f"a COPY is running at site {self.site!r}: end its block first")
 
     def _check_open(self) -> None:
+        self._process.check()
         if self._over or self._returned:
             raise RuntimeError(f"the transaction at site {self.site!r} is over")
         if self._last is not None:

@@ -23,5 +23,5 @@ class Process:
         if self._pid != os.getpid():
             raise RuntimeError(
                 f"{self._what} has been used before this process ({os.getpid()}) was forked, and belongs to process "
-                f"{self._pid}: make one of its own after the fork"
+                f"{self._pid}: what this one needs, make after the fork"
             )

@@ -1,0 +1,184 @@
+"""Processes that are forked while requests run. Theirs is a copy of all that the parent has, its sockets included."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from shop import BUY, ORDER, PAYMENT, SCHEMA, Shop
+from web import FakeApp, serving
+
+from pgmip import App, Client, SyncClient, Tx, sync
+from pgmip.http import asgi
+from pgmip.sweeper import Sweeper
+from pgmip.xinst import new_xid
+
+Server = Callable[..., App]
+PATIENCE = 60.0
+
+
+def in_a_child(work: Callable[[], str]) -> str:
+    """What `work` returns in a child process that is forked here and now, and ends without a word to anybody."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads, from 3.12 on
+        pid = os.fork()
+    if pid == 0:
+        try:
+            told = work()
+            gc.collect()
+            os.write(writer, told.encode())
+        except BaseException as error:
+            os.write(writer, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        answer = told.read()
+    os.waitpid(pid, 0)
+    return answer
+
+
+def refusal(work: Callable[[], Any]) -> str:
+    """Of what is begun there, in an event loop of its own."""
+
+    async def begin() -> Any:
+        async with asyncio.timeout(PATIENCE):
+            return await work()
+
+    try:
+        return repr(asyncio.run(begin()))
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.integration
+async def test_a_child_of_a_handler(server: Server, shop: Shop) -> None:
+    """It has the transaction, too: what it says there would be the parent's."""
+    app, xid, told = server(), new_xid(), list[str]()
+
+    @app.transaction(sites=("store", "bank"))
+    async def forks(tx: Tx, request: Any) -> Any:
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+
+        async def copies() -> None:
+            async with tx.store.copy("COPY orders (qty) FROM STDIN") as copy:
+                await copy.write_row((1,))
+
+        async def finishes() -> None:
+            tx.store.finish_with("DELETE FROM orders")
+
+        for work in (
+            lambda: tx.store.execute("DELETE FROM orders"), lambda: tx.bank.fetch_one("SELECT 1"), copies, finishes,
+            lambda: tx.store.execute_many("SELECT %s", [(1,), (2,)]), lambda: tx.store.savepoint().__aenter__(),
+            lambda: app.settle("x"),
+        ):  # fmt: skip
+            told.append(in_a_child(lambda work=work: refusal(work)))  # type: ignore[misc]
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    result = await app.submit("forks", None, xid=xid)
+    assert [("forked" in one, one) for one in told[:-1]] == [(True, one) for one in told[:-1]]
+    assert "within a handler" in told[-1]
+    shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+@pytest.mark.integration
+async def test_a_child_of_a_server(server: Server, shop: Shop) -> None:
+    """Beside requests that run, and others that come."""
+    app, begun, go_on = server(), asyncio.Event(), asyncio.Event()
+
+    @app.transaction(sites=("store", "bank"))
+    async def waits(tx: Tx, request: Any) -> Any:
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        begun.set()
+        await go_on.wait()
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    xids = [new_xid() for _ in range(3)]
+    async with Sweeper(app):
+        running = [asyncio.create_task(app.submit("waits", None, xid=xid)) for xid in xids]
+        await begun.wait()
+        for work in (
+            lambda: app.submit("buy", BUY), lambda: app.resolve(xids[0]), lambda: app.settle(xids[0]),
+            lambda: app.acknowledge(xids[0]), app.close,
+        ):  # fmt: skip
+            assert "forked" in in_a_child(lambda work=work: refusal(work))  # type: ignore[misc]
+        await app.submit("buy", BUY)
+        go_on.set()
+        for xid, result in zip(xids, await asyncio.gather(*running), strict=True):
+            shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_a_child_of_a_client() -> None:
+    """Its connections carry the parent's requests and answers."""
+    app = FakeApp("done")
+    async with serving(asgi(app)) as url, Client([url]) as client:
+        assert await client.submit("buy", 1) == "done"
+        for work in (lambda: client.submit("buy", 2), client.close):
+            assert "forked" in in_a_child(lambda work=work: refusal(work))  # type: ignore[misc]
+        assert await client.submit("buy", 3) == "done"
+        with SyncClient([url]) as blocking:
+            assert await asyncio.to_thread(blocking.submit, "buy", 4) == "done"
+
+            async def submit() -> Any:
+                return blocking.submit("buy", 5)
+
+            assert "forked" in in_a_child(lambda: refusal(submit))
+            assert await asyncio.to_thread(blocking.submit, "buy", 6) == "done"
+    assert [request for _, request, _ in app.asked] == [1, 3, 4, 6]
+
+
+@pytest.mark.integration
+def test_a_child_that_ends_as_processes_do(shop: Shop) -> None:
+    """With all that an interpreter finishes at its end. The parent's request is at work meanwhile, in threads."""
+    xid = new_xid()
+    words = [sys.executable, __file__, xid, *shop.conninfos().values()]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    shop.assert_once(xid, {"xinst": int(told.stdout)})
+    shop.assert_clean()
+
+
+def main(xid: str, *conninfos: str) -> None:
+    """Fork while a handler is at work. The child ends; then the parent goes on."""
+    app = sync.App(dict(zip(SCHEMA, conninfos, strict=True)))
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.transaction(sites=("store", "bank"))
+    def waits(tx: Any, request: Any) -> Any:
+        tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    thread = ThreadPoolExecutor(1)
+    running = thread.submit(app.submit, "waits", None, xid)
+    assert begun.wait(PATIENCE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        sys.exit()
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    go_on.set()
+    print(running.result(PATIENCE)["xinst"])
+    app.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
