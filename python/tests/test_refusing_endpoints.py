@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi import Request as FastAPIRequest
@@ -15,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from test_middleware import ENDPOINTS, SITES, Server, buy, client_of, die_at, key, same, serve, started
-from web import FakeApp
+from web import FakeApp, serving
 
 from pgmip import Refuse, sync
 from pgmip._problem import MEDIA_TYPE
@@ -180,6 +183,72 @@ async def test_its_server_dies(server: Server, shop: Shop, step_name: str) -> No
         answer = await two.post(url, json={"qty": 2}, headers=k)
     assert (answer.status_code, answer.headers[REPLAYED]) == (402, "true")
     assert shop.sql("store", "SELECT FROM orders") == []
+    shop.assert_clean()
+
+
+# What an endpoint ends with, what that means for what it has written, and how a second transmission is answered.
+ENDS = {
+    "201": ("stays", "replayed"),
+    "402": ("goes", "replayed"),
+    "409": ("goes", "replayed"),
+    "404": ("stays", "replayed"),  # by `statuses`
+    "429": ("goes", "replayed"),
+    "403": ("goes", "runs again"),
+    "500": ("goes", "runs again"),
+}
+STATUSES = {404: "commit", 429: "refuse"}
+
+
+@pytest.mark.integration
+async def test_in_use(server: Server, shop: Shop) -> None:
+    """Real servers, both asked for all of it at once by several, and one of them goes."""
+    runs: dict[str, int] = {}
+
+    def served() -> Any:
+        api = FastAPI()
+
+        @api.post("/orders")
+        async def order(request: FastAPIRequest, ends: str, number: str) -> Response:
+            bought = await buy(tx(request), {"qty": 1})
+            runs[number] = runs.get(number, 0) + 1
+            if ends == "409":
+                raise HTTPException(409, bought["token"])
+            return JSONResponse(bought, int(ends))
+
+        api.add_middleware(IdempotencyMiddleware, mip=server(), endpoints=ENDPOINTS, scope=None, statuses=STATUSES)
+        return serving(api)
+
+    asked = {f"{ends}-{number}": (ends, key(new_xid())) for ends in ENDS for number in range(3)}
+    answers: dict[str, list[httpx.Response]] = {number: [] for number in asked}
+
+    async def ask(client: httpx.AsyncClient, number: str) -> None:
+        ends, k = asked[number]
+        with contextlib.suppress(httpx.TransportError):  # its server goes
+            answer = await client.post("/orders", params={"ends": ends, "number": number}, headers=k)
+            if answer.status_code != 503:  # what has become of it is not known there
+                answers[number].append(answer)
+
+    async with served() as living, httpx.AsyncClient(base_url=living, timeout=60) as to_living:
+        async with served() as going, httpx.AsyncClient(base_url=going, timeout=60) as to_going:
+            waiting = [asyncio.create_task(ask(to_living, number)) for number in asked]
+            waiting += [asyncio.create_task(ask(to_going, number)) for number in asked for _ in range(2)]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*waiting)
+        before = dict(runs)
+        await asyncio.gather(*(ask(to_living, number) for number in asked))
+    for number, (ends, _) in asked.items():
+        what, again = ENDS[ends]
+        last = answers[number][-1]
+        assert {answer.status_code for answer in answers[number]} == {int(ends)}
+        assert runs[number] == before[number] + (again == "runs again")
+        assert last.headers.get(REPLAYED) == ("true" if again == "replayed" else None)
+        if again == "replayed":
+            assert len({answer.content for answer in answers[number]}) == 1
+        if what == "stays":
+            shop.assert_once(last.json()["xid"], last.json())
+        elif ends != "409":
+            shop.assert_never(last.json()["xid"])
+    assert len(shop.sql("store", "SELECT FROM orders")) == 3 * sum(what == "stays" for what, _ in ENDS.values())
     shop.assert_clean()
 
 

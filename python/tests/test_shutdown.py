@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from proxy import Direction, Proxy
-from shop import Shop
+from shop import ORDER, PAYMENT, Shop
 
-from pgmip import App, Step, Tx, Unknown
+from pgmip import App, Decided, Refuse, Refused, Step, Tx, Unknown, sync
 from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
@@ -161,3 +164,102 @@ async def test_shutdown_in_a_hurry(server: Server, shop: Shop) -> None:
         await running
     shop.assert_never("hurry")
     shop.assert_clean()
+
+
+REQUESTS = 24
+
+
+def told(answer: Any) -> Any:
+    """Of a request: its result, or what it was refused with. None where that is open. Nothing else may be told."""
+    match answer:
+        case Refused() | Decided():
+            return answer.result
+        case Unknown():
+            return None
+        case BaseException():
+            raise answer
+    return answer
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_shutdown_in_the_middle_of_everything(server: Server, shop: Shop, seed: int) -> None:
+    """Some requests are refused, some wait for others' rows or for a connection, and some come too late."""
+    chance, xids = random.Random(seed), [new_xid() for _ in range(REQUESTS)]
+    first, second = server(pool_size=3), server()
+    names = ["decline" if number % 3 == 0 else "buy" for number in range(REQUESTS)]
+    enough, steps = asyncio.Event(), chance.randrange(60)
+
+    def count(_: Step) -> None:
+        nonlocal steps
+        steps -= 1
+        if steps <= 0:
+            enough.set()
+
+    first.on_step(count)
+    running = [asyncio.create_task(first.submit(name, BUY, xid=xid)) for name, xid in zip(names, xids, strict=True)]
+    await enough.wait()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(first.close(grace=chance.choice((0, 0, 0.02, 5))) for _ in range(2)))
+    assert all(task.done() for task in running)
+    assert_nothing_open(shop)
+    before = [told(answer) for answer in await asyncio.gather(*running, return_exceptions=True)]
+    after = [
+        told(answer)
+        for answer in await asyncio.gather(
+            *(second.submit(name, BUY, xid=xid) for name, xid in zip(names, xids, strict=True)), return_exceptions=True
+        )
+    ]
+    for name, xid, early, late in zip(names, xids, before, after, strict=True):
+        assert early in (None, late)
+        if name == "buy":
+            shop.assert_once(xid, late)
+        else:
+            shop.assert_never(xid)
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shutdown_beside_threads(shop: Shop, seed: int) -> None:
+    """That submit, and go on to do so."""
+    chance = random.Random(seed)
+    first, second = (_in_threads(shop) for _ in range(2))
+    xids = [new_xid() for _ in range(REQUESTS)]
+    some = threading.Event()
+    first.on_step(lambda step: some.set() if step.name == chance.choice(("begun", "prepared-all")) else None)
+
+    def submit(app: sync.App, xid: str) -> Any:
+        try:
+            return app.submit("note", xid in xids[::3], xid)
+        except (Unknown, Decided, Refused) as error:
+            return error
+
+    with ThreadPoolExecutor(8) as callers:
+        running: list[Future[Any]] = [callers.submit(submit, first, xid) for xid in xids]
+        assert some.wait(60)
+        for closing in [callers.submit(first.close, grace=chance.choice((0, 0.02, 5))) for _ in range(2)]:
+            closing.result(60)
+        before = [told(one.result(60)) for one in running]
+        assert_nothing_open(shop)
+        after = [told(answer) for answer in callers.map(lambda xid: submit(second, xid), xids)]
+        second.close()
+    for xid, early, late in zip(xids, before, after, strict=True):
+        assert early in (None, late)
+        if xid in xids[::3]:
+            shop.assert_never(xid)
+        else:
+            shop.assert_once(xid, late)
+    shop.assert_clean()
+
+
+def _in_threads(shop: Shop) -> sync.App:
+    app = sync.App(shop.conninfos(), threads=4)
+
+    @app.transaction(sites=("store", "bank"))
+    def note(tx: Any, refuses: bool) -> Any:
+        tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        if refuses:
+            raise Refuse(tx.xinst)
+        return {"xinst": tx.xinst}
+
+    return app

@@ -15,7 +15,10 @@ from typer.testing import CliRunner
 
 from pgmip import App, KeyReused, Resolution, SubmitError, Tx, Unknown
 from pgmip._json import canonical
+from pgmip._mipt import entries
 from pgmip.cli.commands import app as commands
+from pgmip.cli.judge import Judgement, judge
+from pgmip.decision import Rule
 from pgmip.sweeper import EventName
 
 pytestmark = pytest.mark.integration
@@ -259,3 +262,36 @@ async def test_sites_that_the_app_does_not_know(trio: Trio) -> None:
         with pytest.raises(ValueError, match="depot"):
             await app.settle("partly known too")
         assert trio.in_doubt() == [("bank", "partly known too", 2)]
+
+
+def judged(trio: Trio, xid: str, *but: str) -> Judgement:
+    """What people are told who read all sites, `but` these."""
+    columns = "xinst, state::text, request, result, sites, acknowledged"
+    return judge({
+        site: entries(trio.sql(site, f"SELECT {columns} FROM mip.instances('{xid}')"))
+        for site in DATABASES if site not in but
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+async def test_what_people_are_told(trio: Trio, app: App, name: str) -> None:
+    """A winner is said to have won from then on, by whatever sites; and an end is where nothing is left to be done."""
+    xid = f"judged, {name}"
+    leave(trio, xid, name)
+    sets = {number: sites for number, (sites, _) in enumerate(LEFT[name][0], 1)}
+    before = {but: judged(trio, xid, *but) for but in [(), *((site,) for site in DATABASES)]}
+    assert not before[()].is_finished
+    with contextlib.suppress(Unknown):
+        await app.resolve(xid)
+    trio.assert_over(xid)
+    won = trio.committed(xid)
+    after = {but: judged(trio, xid, *but) for but in before}
+    assert (after[()].is_finished, after[()].explanation.rule) == (True, Rule.COMMITTED)
+    for judgement in (*before.values(), *after.values()):
+        winner = judgement.explanation.winner
+        if winner is not None and winner.xinst in sets:
+            assert sets[winner.xinst] in won
+    assert (after[()].explanation.winner is None) == (len(won) > 1)
+    for (site,) in [but for but in after if but]:
+        if any(site in sites and len(sites) > 1 for sites in won):  # so that another site knows of it
+            assert not after[site,].is_finished, "nobody has asked there"

@@ -37,7 +37,7 @@ class Judgement:
 
     explanation: Explanation
     is_finished: bool
-    """Whether nothing is left to be done."""
+    """Whether nothing is left to be done of what the sites that have been read know of."""
 
 
 def judge(mipts: Mipts) -> Judgement:
