@@ -280,7 +280,11 @@ async def test_what_people_are_told(trio: Trio, app: App, name: str) -> None:
     leave(trio, xid, name)
     sets = {number: sites for number, (sites, _) in enumerate(LEFT[name][0], 1)}
     before = {but: judged(trio, xid, *but) for but in [(), *((site,) for site in DATABASES)]}
+    complete = {sites for sites, at in LEFT[name][0] if set(at) == set(sites)}
+    undecided = [sites for sites in sets.values() if not any({*sites} & {*winning} for winning in complete)]
     assert not before[()].is_finished
+    assert (before[()].explanation.winner is None) == (len(complete) != 1)
+    assert (before[()].explanation.rule is Rule.UNDECIDED) == bool(undecided)
     with contextlib.suppress(Unknown):
         await app.resolve(xid)
     trio.assert_over(xid)
