@@ -23,9 +23,9 @@ from workload.population import SIZES, Size
 
 from .bookstore import death, failover, growth, mixture, response, tuples
 from .bookstore.pair import Pair
-from .bookstore.results import Row, write_csv
 from .bookstore.store import WARM_UP, Store
 from .rounds import UNDISTURBED, machine
+from .rows import Row, write_csv
 
 PARTS = ("tuples", "response", "mix", "failover", "sessions", "death", "two_sites", "in_doubt", "entries")
 AT_MOST = SIZES["small"]  # of what is at two sites

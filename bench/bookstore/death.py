@@ -22,9 +22,9 @@ from pgmip.xinst import new_xid
 from workload.plain import Coordinator, recover
 
 from ..rounds import METHODS, interleaved, percentile
+from ..rows import Row, markdown, pick
 from .handlers import STORE, TWO_SITES, buy_confirm
 from .pair import Dead, Pair
-from .results import Row, markdown, pick
 
 __all__ = ["measure", "tell"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..disk import set_flush
 from ..rounds import interleaved
+from ..rows import Row, markdown, median, plotted, ratios, spread
 from .response import INTERACTIONS
-from .results import Row, markdown, median, plotted, ratios, spread
 from .scripts import SYSTEMS
 from .store import Measured, Store
 

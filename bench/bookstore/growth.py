@@ -13,7 +13,7 @@ from pgmip.testing import Cluster
 from workload.population import SIZES
 
 from ..rounds import METHODS, UNDISTURBED, create_database, interleaved
-from .results import Row, markdown, median, plotted, ratio, spread
+from ..rows import Row, markdown, median, plotted, ratio, spread
 from .scripts import SYSTEMS, script
 from .store import Measured, Store, run_pgbench
 

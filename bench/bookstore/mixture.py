@@ -14,9 +14,9 @@ from pgmip import App, Step
 from pgmip.xinst import new_xid
 
 from ..rounds import interleaved, percentile
+from ..rows import Row, markdown, median, plotted, ratio, spread
 from .handlers import HANDLERS, Visitor
 from .pair import Dead, Pair
-from .results import Row, markdown, median, plotted, ratio, spread
 
 __all__ = ["measure", "plot", "tell"]
 

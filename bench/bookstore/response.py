@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 from ..rounds import interleaved
-from .results import Row, markdown, median, plotted, ratio, ratios, spread
+from ..rows import Row, markdown, median, plotted, ratio, ratios, spread
 from .scripts import SYSTEMS
 from .store import Store
 

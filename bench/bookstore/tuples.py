@@ -5,7 +5,7 @@ from __future__ import annotations
 from workload.population import TABLES
 
 from ..rounds import METHODS
-from .results import Row, markdown
+from ..rows import Row, markdown
 from .store import Store
 
 __all__ = ["measure", "tell"]
