@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 __all__ = [
-    "Row", "markdown", "median", "number", "pick", "plotted", "ratio", "ratios", "spread", "write_csv",
+    "Row", "markdown", "median", "number", "pick", "plotted", "quartiles", "ratio", "ratios", "spread", "write_csv",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -56,6 +56,12 @@ def ratios(rows: Sequence[Row], metric: str, system: object, base: object, **whe
     return [
         row[metric] / of_base[row["round"]] for row in rows if row["system"] == system and _fits(row, where)
     ]
+
+
+def quartiles(values: Sequence[float], form: str = ".2f") -> str:
+    """The median, and between which values the middle half of them is."""
+    first, second, third = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else 3 * [*values]
+    return f"{second:{form}} ({first:{form}} to {third:{form}})"
 
 
 def ratio(rows: Sequence[Row], metric: str, system: object, base: object, **where: Any) -> str:
