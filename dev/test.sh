@@ -148,6 +148,7 @@ suite_bench() {
   piece bench-own count_pytest python -m pytest -q -p no:cacheprovider bench/tests workload/tests
   piece bench-commit count_one python -m bench.commit --quick --out "$home/bench"
   piece bench-tpcw count_one python -m bench.tpcw --quick --out "$home/bench/tpcw"
+  piece bench-ssi count_one python -m bench.ssi --quick --out "$home/bench"
 }
 
 run_tests() { # those in $wanted
