@@ -196,6 +196,20 @@ count_owners(MipOwnLock *lock)
 	LockRelease(&lock->tag, lock->mode, true);
 }
 
+int
+mip_compare_own_locks(const MipOwnLock *a, const MipOwnLock *b)
+{
+	int			order = memcmp(&a->tag, &b->tag, sizeof(LOCKTAG));
+
+	return order != 0 ? order : a->mode - b->mode;
+}
+
+static int
+compare_cells(const ListCell *a, const ListCell *b)
+{
+	return mip_compare_own_locks(lfirst(a), lfirst(b));
+}
+
 List *
 mip_own_advisory_locks(void)
 {
@@ -203,6 +217,7 @@ mip_own_advisory_locks(void)
 	ListCell   *lc;
 
 	visit_own_locks(collect_advisory, &locks);
+	list_sort(locks, compare_cells);
 	foreach(lc, locks)
 		count_owners(lfirst(lc));
 	return locks;

@@ -38,7 +38,8 @@ extern bool mip_lock_blocks(const LockData *locks, const LockInstanceData *entry
  */
 extern LOCKMODE mip_own_strong_lock(LOCKTAG *tag);
 
-/* The advisory locks that this backend has, of MipOwnLock */
+/* The advisory locks that this backend has, of MipOwnLock, in their order */
 extern List *mip_own_advisory_locks(void);
+extern int	mip_compare_own_locks(const MipOwnLock *a, const MipOwnLock *b);
 
 #endif							/* MIP_LOCKS_H */

@@ -51,23 +51,17 @@ mip_session_note_prepared(const char *name)
 
 /* ---- advisory locks ---- */
 
-static bool
-same_object(const MipOwnLock *a, const MipOwnLock *b)
-{
-	return memcmp(&a->tag, &b->tag, sizeof(LOCKTAG)) == 0;
-}
-
+/* Calls must be made in the order of locks: *i is how far the former ones have come. */
 static int64
-held_before(const MipOwnLock *lock)
+held_before(const MipOwnLock *lock, int *i)
 {
-	ListCell   *lc;
-
-	foreach(lc, locks_before)
+	for (; *i < list_length(locks_before); (*i)++)
 	{
-		MipOwnLock *before = lfirst(lc);
+		MipOwnLock *before = list_nth(locks_before, *i);
+		int			order = mip_compare_own_locks(before, lock);
 
-		if (same_object(before, lock) && before->mode == lock->mode)
-			return before->session;
+		if (order >= 0)
+			return order == 0 ? before->session : 0;
 	}
 	return 0;
 }
@@ -76,42 +70,35 @@ static void
 release_locks(void)
 {
 	ListCell   *lc;
+	int			i = 0;
 
 	foreach(lc, mip_own_advisory_locks())
 	{
 		MipOwnLock *lock = lfirst(lc);
 
-		for (int64 n = held_before(lock); n < lock->session; n++)
+		for (int64 n = held_before(lock, &i); n < lock->session; n++)
 			LockRelease(&lock->tag, lock->mode, true);
 	}
-}
-
-static bool
-transaction_has(const MipOwnLock *lock, const List *locks)
-{
-	ListCell   *lc;
-
-	foreach(lc, locks)
-	{
-		MipOwnLock *other = lfirst(lc);
-
-		if (other->transaction > 0 && same_object(other, lock))
-			return true;
-	}
-	return false;
 }
 
 static void
 refuse_locks_of_both(void)
 {
-	List	   *locks = mip_own_advisory_locks();
+	const MipOwnLock *object = NULL;	/* its locks are side by side */
+	bool		session = false;
+	bool		transaction = false;
 	ListCell   *lc;
 
-	foreach(lc, locks)
+	foreach(lc, mip_own_advisory_locks())
 	{
 		MipOwnLock *lock = lfirst(lc);
 
-		if (lock->session > 0 && transaction_has(lock, locks))
+		if (object == NULL || memcmp(&object->tag, &lock->tag, sizeof(LOCKTAG)) != 0)
+			session = transaction = false;
+		object = lock;
+		session |= lock->session > 0;
+		transaction |= lock->transaction > 0;
+		if (session && transaction)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot prepare an instance with an advisory lock that its session had before"),

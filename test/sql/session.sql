@@ -164,6 +164,14 @@ SELECT state FROM mip.prepare(NULL, NULL);
 SELECT * FROM locks;
 SELECT objid, mode FROM pg_locks WHERE locktype = 'advisory' ORDER BY 1;
 SELECT state FROM mip.rollback('of both', 1);
+-- Each is one by itself.
+SELECT pg_advisory_lock(2);
+BEGIN; SELECT mip.begin('each', 1);
+SELECT pg_advisory_lock(1), pg_advisory_xact_lock(3), pg_advisory_lock(2, 2);
+SELECT state FROM mip.prepare(NULL, NULL);
+SELECT * FROM locks;
+SELECT state FROM mip.rollback('each', 1);
+SELECT how_often(2);
 
 -- PostgreSQL does not prepare it.
 SELECT pg_advisory_lock(1);
