@@ -13,7 +13,7 @@ import psycopg
 
 from . import _mipt
 from ._answer import Recorded
-from ._branch import Branch, Instance, Interrupted, Lost, Prepared, Refused, Site, Vote
+from ._branch import Branch, Instance, Interrupted, Lost, NotPrepared, Prepared, Site, Vote
 from ._cancellation import ended, uninterrupted
 from ._connection import Connection, PooledConnection, cut
 from ._deadline import Deadline
@@ -145,7 +145,7 @@ class Attempt:
     @property
     def may_be_prepared(self) -> bool:
         """Whether it may be prepared somewhere, where `run` has not come to its end."""
-        return any(not isinstance(vote, Refused) for vote in self._votes.values())
+        return any(not isinstance(vote, NotPrepared) for vote in self._votes.values())
 
     def connection(self, site: str) -> Connection | None:
         """This attempt's own connection to a site, while it has one."""
@@ -192,7 +192,7 @@ class Attempt:
         """The same; but a branch that was preparing may have done it."""
         if not self._votes:
             return replace(self._failed(why, why), retry=retry, stuck=self._gave_way)
-        ended = await self._judge({site: Refused(_NotTried()) for site in self._order} | self._votes)
+        ended = await self._judge({site: NotPrepared(_NotTried()) for site in self._order} | self._votes)
         if ended.error is None:
             return ended  # complete after all
         return replace(ended, error=why, reason=why, retry=retry, stuck=self._gave_way)
@@ -350,10 +350,10 @@ class Attempt:
 
     async def _vote(self, site: str, request: str | None, result: str | None) -> Vote:
         if not self._parallel and any(not isinstance(vote, Prepared) for vote in self._votes.values()):
-            return Refused(_NotTried())
+            return NotPrepared(_NotTried())
         branch = self._branches[site]
         if branch.failure is not None:  # since we have looked, other sites may have let us wait
-            return Refused(branch.failure)
+            return NotPrepared(branch.failure)
         one_phase = len(self._order) == 1
         end = branch.commit_one_phase if one_phase else branch.prepare
         with self.phase.part("commit" if one_phase else "prepare", site=site) as phase:
@@ -369,7 +369,7 @@ class Attempt:
         mipts: dict[str, Sequence[Entry] | None] = {
             site: vote.mipt if isinstance(vote, Prepared) else None for site, vote in votes.items()
         }
-        refused = [vote for vote in votes.values() if isinstance(vote, Refused)]
+        refused = [vote for vote in votes.values() if isinstance(vote, NotPrepared)]
         lost = [vote for vote in votes.values() if isinstance(vote, Lost)]
         if not refused and not lost:
             return Ended(mipts)
@@ -377,7 +377,8 @@ class Attempt:
         exposed = len(refused) < len(votes)
         if refused:
             # A definite refusal: this instance can never be complete, so its coordinator may take it back.
-            left |= not await self._take_back([site for site, vote in votes.items() if not isinstance(vote, Refused)])
+            maybe = [site for site, vote in votes.items() if not isinstance(vote, NotPrepared)]
+            left |= not await self._take_back(maybe)
         refusals = [vote.error for vote in refused if not isinstance(vote.error, _NotTried)]
         retry = all(map(is_retryable, refusals)) and all(vote.retry for vote in lost)
         error = next(iter([*refusals, *(vote.error for vote in lost)]), _NotTried())

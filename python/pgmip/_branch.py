@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 from psycopg.sql import SQL, Composed
 
-from . import _mipt
+from . import _sql
 from ._connection import PooledConnection, cut, cut_after, is_silent
 from ._copy import Copy
 from ._handler import check_can_await
@@ -26,7 +26,7 @@ from ._process import Process
 from ._sqlstate import NOT_USABLE, is_definite, is_protocol, said
 from .decision import Entry, State
 
-__all__ = ["Branch", "Instance", "Interrupted", "Lost", "Prepared", "Refused", "Site", "Vote"]
+__all__ = ["Branch", "Instance", "Interrupted", "Lost", "NotPrepared", "Prepared", "Site", "Vote"]
 
 T = TypeVar("T")
 Statement = LiteralString | bytes | SQL | Composed
@@ -34,9 +34,6 @@ Awaited = Coroutine[Any, Any, T]
 _Queued = tuple[Statement, Params | None, bool | None]  # and whether it is to be prepared
 _Run = Callable[[psycopg.AsyncCursor[Any]], Awaitable[object]]  # one statement, by a cursor of its own
 
-_MIP_BEGIN = b"SELECT mip.begin(%s, %s, %s, %s)"
-_PREPARE = f"SELECT {_mipt.COLUMNS} FROM mip.prepare(%s, %s, %s)".encode()
-_COMMIT_ONE_PHASE = f"SELECT {_mipt.COLUMNS} FROM mip.commit_one_phase(%s, %s, %s)".encode()
 _NOT_YOURS = "a handler must not end its own transaction"
 _USE_COPY = "COPY from or to the client needs copy()"
 
@@ -60,7 +57,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotPrepared:
     """The site definitely did not prepare the instance, and never will."""
 
     error: BaseException
@@ -74,7 +71,7 @@ class Lost:
     retry: bool = True
 
 
-Vote = Prepared | Refused | Lost
+Vote = Prepared | NotPrepared | Lost
 
 
 class Interrupted(psycopg.errors.QueryCanceled):
@@ -230,18 +227,18 @@ class Branch:
 
     async def prepare(self, request: str | None, result: str | None, timeout: float) -> Vote:
         """Prepare. Never raises for what the site or the network does."""
-        return await self._end(_PREPARE, State.PREPARED, request, result, timeout)
+        return await self._end(_sql.PREPARE, State.PREPARED, request, result, timeout)
 
     async def commit_one_phase(self, request: str | None, result: str | None, timeout: float) -> Vote:
         """Commit where this is the only site. Never raises for what the site or the network does."""
-        return await self._end(_COMMIT_ONE_PHASE, State.COMMITTED, request, result, timeout)
+        return await self._end(_sql.COMMIT_ONE_PHASE, State.COMMITTED, request, result, timeout)
 
-    def interrupted(self) -> Refused | Lost:
+    def interrupted(self) -> NotPrepared | Lost:
         """The vote of a branch that was interrupted while it prepared."""
         error = Interrupted("the last", self.site)
         status = self.conn.pgconn.transaction_status
         sure = not self._asked or status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
-        return Refused(error) if sure else Lost(error)
+        return NotPrepared(error) if sure else Lost(error)
 
     def end(self) -> bool:
         """Take no more statements. Whether a transaction is still open, or about to be, and to be rolled back."""
@@ -283,16 +280,16 @@ class Branch:
         async with self._turn:  # no socket is closed while somebody waits for it: its number is another one's at once
             await self.conn.close()
 
-    async def _without(self, error: psycopg.Error) -> Refused | Lost:
+    async def _without(self, error: psycopg.Error) -> NotPrepared | Lost:
         """The vote after an error."""
         if not self._asked:
-            return Refused(error)
+            return NotPrepared(error)
         if self._ended_by_last(error):
             await self.conn.close()  # psycopg takes for prepared what the site has skipped
             return Lost(psycopg.ProgrammingError(_NOT_YOURS), retry=False)  # it may even have prepared
         if self.conn.pgconn.transaction_status == TransactionStatus.ACTIVE:
             return Lost(error, retry=False)  # a COPY
-        return Refused(error) if is_definite(error, self.conn) else Lost(error)
+        return NotPrepared(error) if is_definite(error, self.conn) else Lost(error)
 
     def _ended_by_last(self, error: psycopg.Error) -> bool:
         """Whether what prepares has found no transaction, because the handler's last statement had ended it."""
@@ -325,13 +322,13 @@ class Branch:
         try:
             with limit:
                 cursor = await self._send(_executing(sql, (request, result, self._key)))
-                mipt = _mipt.entries(await cursor.fetchall())
+                mipt = _sql.entries(await cursor.fetchall())
         except psycopg.Error as error:
             return await self._without(error)
         except Exception as error:
             if self._asked:
                 raise
-            return Refused(error)  # the handler's last statement was none
+            return NotPrepared(error)  # the handler's last statement was none
         # The reply itself has to say so: a transaction that has failed before can end without an error.
         states = {entry.state for entry in mipt if entry.xinst == self._instance.xinst}
         if states != {expected} or self.conn.pgconn.transaction_status != TransactionStatus.IDLE:
@@ -363,7 +360,7 @@ class Branch:
         me = self._instance
         return [
             (f"BEGIN ISOLATION LEVEL {me.isolation}".encode(), None, None),
-            (_MIP_BEGIN, (me.xid, me.xinst, list(me.sites), self._key), True),
+            (_sql.BEGIN, (me.xid, me.xinst, list(me.sites), self._key), True),
         ]
 
     async def _send_together(

@@ -11,7 +11,7 @@ from typing import Any
 
 from .exceptions import NothingHappened, ProtocolViolation, SubmitError, Unknown
 
-__all__ = ["Answer", "Call", "Failure", "Final", "Server"]
+__all__ = ["Call", "Failure", "Final", "Result", "Server"]
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -28,7 +28,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Result:
     """The result."""
 
     result: Any
@@ -55,7 +55,7 @@ class Failure:
     rest: float = 0.0
 
 
-Verdict = Answer | Final | Failure
+Verdict = Result | Final | Failure
 Send = Callable[[Server, float], Awaitable[Verdict]]
 """Transmits to a server, and waits for so many seconds."""
 
@@ -99,7 +99,7 @@ class Call:
                     verdict = self._verdict(task)
                     server = self._pending.pop(task)
                     match verdict:
-                        case Answer(result):
+                        case Result(result):
                             return result
                         case Final(error):
                             raise error

@@ -19,7 +19,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from ._acknowledger import Acknowledger
-from ._call import Answer, Call, Failure, Final, Server, Verdict
+from ._call import Call, Failure, Final, Result, Server, Verdict
 from ._cancellation import obeyed
 from ._extra import needed_for
 from ._json import canonical, parse
@@ -250,7 +250,7 @@ def _verdict(response: httpx.Response, xid: str) -> Verdict:
         return _of_problem(problem, _rest(response), xid)
     if response.status_code == 200 and media_type == "application/json" and _is_whole(response):
         try:
-            return Answer(parse(response.content.decode()))
+            return Result(parse(response.content.decode()))
         except ValueError:
             pass
     why = f"{response.request.url.copy_with(path='/')} answered with status {response.status_code}, which is no result"

@@ -48,6 +48,7 @@ from typing import Any
 
 import psycopg
 
+from . import _sql
 from ._connection import Connection, cut_after
 from ._extra import needed_for
 from ._pool import at_site
@@ -65,8 +66,6 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """The upper bounds (seconds) of the histogram's buckets, unless others are given."""
 
 _OPERATIONS = ("submit", "settle", "resolve", "acknowledge")
-_EVENTS = b"SELECT to_jsonb(stats) - 'since' FROM mip.stats"
-_IN_DOUBT = b"SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(since)), 0) FROM mip.in_doubt"
 
 
 class Metrics(Observer):
@@ -128,8 +127,8 @@ class Metrics(Observer):
 
         async def ask(conn: Connection) -> tuple[int, float, dict[str, int]]:
             with cut_after(conn, asked.step_timeout):
-                ((number, age),) = await (await conn.execute(_IN_DOUBT)).fetchall()
-                ((events,),) = await (await conn.execute(_EVENTS)).fetchall()
+                ((number, age),) = await (await conn.execute(_sql.IN_DOUBT)).fetchall()
+                ((events,),) = await (await conn.execute(_sql.EVENTS)).fetchall()
             return int(number), float(age), events
 
         async def look(site: str) -> None:

@@ -32,6 +32,7 @@ from typing import Any, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from . import _sql
 from ._cancellation import obeyed
 from ._connection import Connection, ObedientConnection, connected, cut_after
 from ._pool import at_site
@@ -45,22 +46,9 @@ __all__ = ["Event", "EventName", "Sweeper"]
 
 logger = logging.getLogger(__name__)
 
-_CHANNEL = "mip_in_doubt"
-_PUSH_AFTER = 10.0  # seconds; where a site does not say
 _FIRST_PAUSE = 1.0
 _FIRST_DEADLINE = 10.0
 
-# From which age, in seconds, an instance counts as left behind: as asked for, or as the site has it
-_LIMIT = """
-    coalesce(%s, nullif((SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'mip.push_after'), 0), %s)
-"""
-_AGE = "extract(epoch FROM clock_timestamp() - since)::float8"
-_OLD = f"SELECT xid FROM mip.in_doubt GROUP BY xid HAVING max({_AGE}) >= {_LIMIT}".encode()
-_LEFT = f"""
-    SELECT max({_AGE}), coalesce(min({_AGE}) >= {_LIMIT}, true)
-    FROM mip.instances(%s) WHERE state IN ('active', 'prepared')
-""".encode()
-_FINISHED = b"SELECT xid, sites FROM mip.finished()"
 
 
 class EventName(StrEnum):
@@ -257,7 +245,7 @@ class Sweeper:
             nonlocal failures
             async with self._connection(site) as conn:
                 with cut_after(conn, self._app.step_timeout):
-                    await conn.execute(f"LISTEN {_CHANNEL}".encode())
+                    await conn.execute(_sql.LISTEN)
                 while True:
                     found = await self._old(conn)
                     self._tell_reach(site)
@@ -291,7 +279,7 @@ class Sweeper:
     async def _old(self, conn: Connection) -> list[str]:
         """The requests that are in doubt here, and old enough to be looked at."""
         with cut_after(conn, self._app.step_timeout):
-            cursor = await conn.execute(_OLD, (self._older_than, _PUSH_AFTER))
+            cursor = await conn.execute(_sql.OLD, (self._older_than, _sql.PUSH_AFTER))
             return [xid for (xid,) in await cursor.fetchall()]
 
     async def _acknowledge_old(self, site: str, every: float) -> None:
@@ -308,7 +296,7 @@ class Sweeper:
     async def _finished(self, site: str) -> list[Any]:
         async with self._connection(site) as conn:
             with cut_after(conn, self._app.step_timeout):
-                return await (await conn.execute(_FINISHED)).fetchall()
+                return await (await conn.execute(_sql.FINISHED)).fetchall()
 
     async def _acknowledge(self, xid: str, sites: list[str]) -> bool:
         """Acknowledge one request; whether a site is out of reach."""
@@ -392,7 +380,7 @@ class Sweeper:
         async def look(site: str) -> tuple[float | None, bool]:
             async def read(conn: Connection) -> tuple[float | None, bool]:
                 with cut_after(conn, self._app.step_timeout):
-                    cursor = await conn.execute(_LEFT, (self._older_than, _PUSH_AFTER, xid))
+                    cursor = await conn.execute(_sql.LEFT, (self._older_than, _sql.PUSH_AFTER, xid))
                     (row,) = await cursor.fetchall()
                     return row[0], row[1]
 

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from shop import Shop
 
-from pgmip import _branch
-from pgmip._branch import Branch, Instance, Lost, Prepared, Refused, _nothing
+from pgmip import _sql
+from pgmip._branch import Branch, Instance, Lost, NotPrepared, Prepared, _nothing
 from pgmip._connection import PooledConnection
 from pgmip.xinst import new_xinst
 
@@ -46,7 +46,7 @@ async def test_a_failed_transaction_is_refused(shop: Shop) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         await branch.run("SELECT 1/0", None, _nothing)
     assert isinstance(branch.failure, psycopg.errors.DivisionByZero)
-    assert isinstance(await branch.prepare("q", "r", 5), Refused)
+    assert isinstance(await branch.prepare("q", "r", 5), NotPrepared)
     await branch.conn.close()
     shop.assert_clean()
 
@@ -55,7 +55,7 @@ async def test_a_failed_transaction_is_refused(shop: Shop) -> None:
 async def test_a_reply_that_does_not_confirm_is_no_success(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, tail: bytes
 ) -> None:
-    monkeypatch.setattr(_branch, "_PREPARE", _branch._PREPARE + b" " + tail)
+    monkeypatch.setattr(_sql, "PREPARE", _sql.PREPARE + b" " + tail)
     branch = await branch_of(shop, tail.decode())
     assert isinstance(await branch.prepare("q", "r", 5), Lost)
     await branch.conn.close()

@@ -21,10 +21,11 @@ from test_sweeper import in_doubt, prepare_at
 from typer.testing import CliRunner
 
 from pgmip import Cancelled
+from pgmip._sql import PUSH_AFTER
 from pgmip.cli import demo as demo_module
 from pgmip.cli.commands import app as commands
 from pgmip.cli.status import verdict
-from pgmip.cli.survey import PUSH_AFTER, Family, Survey
+from pgmip.cli.survey import RequestInDoubt, Survey
 from pgmip.testing import Cluster
 from pgmip.xinst import new_xid
 
@@ -247,7 +248,7 @@ def test_top_counts(cli: Cli, shop: Shop) -> None:
 
 def test_what_is_old_is_a_problem() -> None:
     def of(*ages: float) -> Survey:
-        return Survey({}, [Family("x", "o", ("a",), age) for age in ages], len(ages))
+        return Survey({}, [RequestInDoubt("x", "o", ("a",), age) for age in ages], len(ages))
 
     assert verdict(of()) == verdict(of(PUSH_AFTER - 1)) == OK
     assert verdict(of(PUSH_AFTER + 1, 0)) == PROBLEMS

@@ -33,7 +33,7 @@ from pgmip import (
     _acknowledger,
     _call,
 )
-from pgmip._call import Answer, Call, Failure, Server, Verdict
+from pgmip._call import Call, Failure, Result, Server, Verdict
 from pgmip.http import asgi
 
 NOBODY = "http://127.0.0.1:9"  # the port "discard": refused
@@ -431,31 +431,31 @@ async def test_pauses_grow_and_are_jittered(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(_call, "_FIRST_PAUSE", 0.05)
     monkeypatch.setattr("random.uniform", uniform)
-    await run({"a": [LOST] * 8 + [Answer(1)]})
+    await run({"a": [LOST] * 8 + [Result(1)]})
     assert bounds == [(0, 0.05), (0, 0.1), (0, 0.2), (0, 0.4), (0, 0.8), (0, 1.0), (0, 1.0), (0, 1.0)]
 
 
 async def test_patience_grows() -> None:
     """A server that needs longer than the time-out has its answer, once, heard."""
-    await run({"a": [LOST, LOST, LOST, Answer(1)]})
+    await run({"a": [LOST, LOST, LOST, Result(1)]})
     assert waited == [1, 2, 4, 8]
 
 
 async def test_every_server_has_its_turn() -> None:
-    result, asked = await run({"a": [LOST, Answer("a")], "b": [LOST, Answer("b")], "c": [LOST, Answer("c")]})
+    result, asked = await run({"a": [LOST, Result("a")], "b": [LOST, Result("b")], "c": [LOST, Result("c")]})
     assert sorted(asked[:3]) == ["a", "b", "c"]
     assert asked[3:] == [result] == [asked[0]]
 
 
 async def test_who_has_failed_is_asked_last() -> None:
     for _ in range(20):
-        assert await run({"a": [Answer("a")], "b": [Answer("b")]}, suspects=["a"]) == ("b", ["b"])
+        assert await run({"a": [Result("a")], "b": [Result("b")]}, suspects=["a"]) == ("b", ["b"])
 
 
 async def test_who_asks_for_a_rest_gets_it() -> None:
     tired = Failure(Unknown("busy"), open=True, again=True, rest=3600)
     for _ in range(20):
-        _, asked = await run({"a": [tired], "b": [LOST, LOST, LOST, Answer(1)]})
+        _, asked = await run({"a": [tired], "b": [LOST, LOST, LOST, Result(1)]})
         assert asked.count("a") <= 1
         assert asked.count("b") == 4
 

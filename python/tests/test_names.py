@@ -1,12 +1,15 @@
-"""XINSTs, XIDs, canonical texts, and what an SQLSTATE means."""
+"""XINSTs, XIDs, canonical texts, what an SQLSTATE means, and where the extension is called by its names."""
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import re
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -203,3 +206,15 @@ def test_pauses_grow_until_an_attempt_fits() -> None:
     assert longest(1, 10) < 0.011, "the first retry follows at once"
     assert longest(20, 10) > 10, "later ones leave room for whole attempts"
     assert longest(20, 0) <= 0.5
+
+
+def test_sql_for_the_extension_is_in_one_module() -> None:
+    package = Path(xinst.__file__).parent
+    modules = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and re.search(r"\b(SELECT|FROM|JOIN|LATERAL)\s+mip\.", str(node.value))
+    }
+    assert modules == {"_sql.py"}

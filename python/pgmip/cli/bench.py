@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from psycopg.sql import SQL, Identifier
 
+from .. import _sql
 from ..app import App, Step, Tx
 from ..exceptions import SubmitError
 from .config import load
@@ -73,7 +74,7 @@ async def _schema(output: Output, sites: Mapping[str, str], name: str, timeout: 
     async def drop(_: str, conn: Connection) -> None:
         await conn.execute(SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(Identifier(name)))
         for first in range(0, len(xids), 1000):
-            await conn.execute(b"SELECT mip.forget(xid) FROM unnest(%s::text[]) xid", (xids[first : first + 1000],))
+            await conn.execute(_sql.FORGET, (xids[first : first + 1000],))
 
     try:
         _check(await ask(sites, create, timeout=max(timeout, 30)), "cannot make the schema of the bench")

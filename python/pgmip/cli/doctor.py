@@ -13,6 +13,7 @@ import psycopg
 import typer
 from rich.text import Text
 
+from .. import _sql
 from .config import load
 from .errors import ExitCode
 from .judge import judge
@@ -129,7 +130,7 @@ def _print(output: Output, findings: Iterable[Finding]) -> None:
 
 # -- what a site says --------------------------------------------------------------------------------------------
 
-_ONE = """
+_ONE = b"""
     SELECT current_setting('server_version_num')::int AS release, current_setting('server_version') AS version,
            current_setting('server_version_num')::int / 10000 AS major,
            current_database() AS database, current_user AS role,
@@ -147,7 +148,7 @@ _ONE = """
            (SELECT count(*) FROM pg_replication_slots
             WHERE slot_type = 'logical' AND database = current_database()) AS decoded_by
 """
-_SETTINGS = """
+_SETTINGS = b"""
     SELECT name, setting FROM pg_settings
     WHERE name IN ('max_prepared_transactions', 'max_connections', 'wal_level', 'fsync', 'full_page_writes',
                    'synchronous_commit', 'synchronous_standby_names', 'shared_preload_libraries',
@@ -155,13 +156,13 @@ _SETTINGS = """
                    'mip.retention_timeless', 'statement_timeout', 'idle_in_transaction_session_timeout',
                    'transaction_timeout', 'idle_session_timeout')
 """
-_STANDBYS = """
+_STANDBYS = b"""
     SELECT application_name AS name, sync_state AS sync, state FROM pg_stat_replication
     WHERE pid NOT IN (SELECT active_pid FROM pg_replication_slots
                       WHERE slot_type = 'logical' AND active_pid IS NOT NULL)
 """
 # Tables that instances write to must have opted in, and a foreign key makes a neighbour of a table one of those.
-_RELATED = """
+_RELATED = b"""
     SELECT DISTINCT other.oid::regclass::text AS name, mine.oid::regclass::text AS because,
            CASE WHEN k.conrelid = other.oid THEN 'has a foreign key to' ELSE 'is referenced by' END AS how
     FROM pg_constraint k
@@ -178,7 +179,7 @@ _RELATED = """
     JOIN pg_am ao ON ao.oid = other.relam AND ao.amname <> 'mip'
     ORDER BY 1, 2
 """
-_TABLES = """
+_TABLES = b"""
     SELECT c.oid::regclass::text AS name, a.amname AS method, c.relpersistence = 'u' AS unlogged,
            coalesce(s.n_tup_ins + s.n_tup_upd + s.n_tup_del, 0) AS writes
     FROM pg_class c JOIN pg_am a ON a.oid = c.relam JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -189,13 +190,12 @@ _TABLES = """
                       AND d.refclassid = 'pg_extension'::regclass)
     ORDER BY 1
 """
-_FINISHED = "SELECT count(*) AS finished FROM mip.finished()"
-_IDENTITY = "SELECT system_identifier::text AS system FROM pg_control_system()"
+_IDENTITY = b"SELECT system_identifier::text AS system FROM pg_control_system()"
 
 
 async def _facts(site: str, conn: Connection) -> _Facts:
     before = time.time()
-    (clock,) = await rows_of(conn, "SELECT extract(epoch FROM clock_timestamp())::float8 AS now")
+    (clock,) = await rows_of(conn, b"SELECT extract(epoch FROM clock_timestamp())::float8 AS now")
     after = time.time()
     (one,) = await rows_of(conn, _ONE)
     try:
@@ -203,7 +203,7 @@ async def _facts(site: str, conn: Connection) -> _Facts:
     except psycopg.Error:
         identity = {"system": None}  # not for everybody
     try:
-        (finished,) = await rows_of(conn, _FINISHED)
+        (finished,) = await rows_of(conn, _sql.FINISHED_COUNT)
     except psycopg.Error:
         finished = {"finished": None}  # not installed, or not loaded, which others tell
     return _Facts(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..app import App, Resolution
-from ..decision import Explanation, Rule, State, explain
+from ..decision import Explanation, Mipts, Rule, State, explain
 from ..decision import declared as site_sets
 from ..exceptions import Cancelled, Decided, Refused, SubmitError
 from .config import load
@@ -17,7 +17,7 @@ from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import Output, age
 from .show import XidArgument, checked, nobody_knows
-from .survey import Mipts, family_sites, push_after, read_mipts
+from .survey import family_sites, push_after, read_mipts
 
 __all__ = ["resolve"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from ..decision import Entry, Explanation, Rule, State
+from ..decision import Entry, Explanation, Mipts, Rule, State
 from ..xinst import checked_xid
 from .config import load
 from .errors import CliError, ExitCode
@@ -15,7 +16,7 @@ from .judge import Judgement, judge
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import STYLES, Output, age, table, visible
 from .sites import Failure, Kind
-from .survey import Mipts, family_sites, read_mipts
+from .survey import family_sites, read_mipts
 
 __all__ = ["XidArgument", "checked", "nobody_knows", "show"]
 
@@ -109,7 +110,7 @@ def _style(decision: Explanation) -> str:
     return STYLES["error" if decision.rule is Rule.VIOLATION else "warning"]
 
 
-def _rows(mipt: tuple[Entry, ...] | None, site: str, ages: dict[tuple[str, int], float]) -> list[dict[str, Any]] | None:
+def _rows(mipt: Sequence[Entry] | None, site: str, ages: dict[tuple[str, int], float]) -> list[dict[str, Any]] | None:
     if mipt is None:
         return None
     return [

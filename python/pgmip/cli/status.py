@@ -17,7 +17,7 @@ from .judge import judge
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import STYLES, Output, age, table, visible
 from .sites import Failure
-from .survey import Family, SiteState, Survey, Wait, family_sites, survey
+from .survey import RequestInDoubt, SiteState, Survey, Wait, family_sites, survey
 
 __all__ = ["status", "top"]
 
@@ -126,7 +126,7 @@ def _site_document(state: SiteState | Failure) -> dict[str, Any]:
     }
 
 
-def _family_document(family: Family, found: Survey) -> dict[str, Any]:
+def _family_document(family: RequestInDoubt, found: Survey) -> dict[str, Any]:
     explanation = judge(family.known).explanation
     return {
         "xid": family.xid,
@@ -164,7 +164,7 @@ def _named(instance: tuple[str, int] | None) -> dict[str, Any] | None:
     return None if instance is None else {"xid": instance[0], "xinst": instance[1]}
 
 
-def _blocked_by(family: Family, found: Survey) -> list[Wait]:
+def _blocked_by(family: RequestInDoubt, found: Survey) -> list[Wait]:
     return [wait for wait in found.waits if any(xid == family.xid for xid, _ in wait.instances)]
 
 
@@ -261,7 +261,7 @@ def _notes(found: Survey) -> list[str]:
     return notes
 
 
-def _family_row(family: Family, found: Survey) -> list[str | Text]:
+def _family_row(family: RequestInDoubt, found: Survey) -> list[str | Text]:
     explanation = judge(family.known).explanation
     style = STYLES["error"] if explanation.rule is Rule.VIOLATION else ""
     blocked = _blocked_by(family, found)

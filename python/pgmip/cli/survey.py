@@ -6,17 +6,17 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 
-from ..decision import Entry, State, declared
+from .. import _sql
+from ..decision import Entry, Mipts, State, declared
 from .sites import Connection, Failure, ask
 
 __all__ = [
     "Doubt",
-    "Family",
-    "Mipts",
+    "RequestInDoubt",
     "SiteState",
     "Survey",
     "Wait",
@@ -28,55 +28,16 @@ __all__ = [
     "survey",
 ]
 
-PUSH_AFTER = 10.0
-"""Seconds, where no site says it."""
-
-Mipts = dict[str, tuple[Entry, ...] | None]
-
-_FACTS = """
+_FACTS = f"""
     SELECT current_database() AS database, current_user AS role, current_setting('server_version') AS server,
            pg_is_in_recovery() AS standby,
            (SELECT extversion FROM pg_extension WHERE extname = 'pg_mip') AS extension,
-           -- in milliseconds; NULL where the library is not loaded
-           (SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'mip.push_after') AS push_after
-"""
-_DOUBTS = """
-    SELECT xid, xinst, owner::text AS owner, sites,
-           greatest(0, extract(epoch FROM clock_timestamp() - since))::float8 AS age
-    FROM mip.in_doubt
-    ORDER BY since
-"""
-_PREPARED = """
+           {_sql.SAYS_PUSH_AFTER} AS push_after
+""".encode()
+_PREPARED = b"""
     SELECT gid, owner::text AS owner, extract(epoch FROM clock_timestamp() - prepared)::float8 AS age
     FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
 """
-# Who waits here. Of prepared transactions mip.waits names the instances; the others are looked for as the transaction
-# waited for, or as a holder of the relation.
-_WAITS = """
-    SELECT m.pid, m.xid, m.xinst, a.usename::text AS role, a.application_name AS application,
-           left(a.query, 200) AS query,
-           greatest(0, extract(epoch FROM clock_timestamp() - coalesce(m.waiting_since, a.query_start)))::float8 AS age,
-           w.locktype AS lock, m.relation::text AS relation, m.blocked_by AS pids, m.blocked_by_instances AS instances,
-           ARRAY(SELECT DISTINCT p.gid
-                 FROM pg_prepared_xacts p JOIN pg_locks o ON o.transactionid = p.transaction AND o.pid IS NULL
-                 WHERE p.gid !~ '^mip:'
-                   AND (p.transaction = w.transactionid
-                        OR EXISTS (SELECT FROM pg_locks h
-                                   WHERE h.granted AND h.pid IS NULL AND h.virtualtransaction = o.virtualtransaction
-                                     AND w.locktype = 'relation' AND h.locktype = 'relation'
-                                     AND h.database = w.database AND h.relation = w.relation))) AS prepared
-    FROM mip.waits m JOIN pg_stat_activity a ON a.pid = m.pid JOIN pg_locks w ON w.pid = m.pid AND NOT w.granted
-    ORDER BY age DESC
-"""
-_COUNTERS = "SELECT * FROM mip.stats"
-# Texts can be long, and the decision compares them only.
-_MIPT = """
-    SELECT x.xid, xinst, state::text AS state, {request} AS request, {result} AS result, sites, acknowledged,
-           owner::text AS owner, greatest(0, extract(epoch FROM clock_timestamp() - since))::float8 AS age
-    FROM unnest(%s::text[]) AS x (xid) CROSS JOIN LATERAL mip.instances(x.xid)
-"""
-_DIGESTS = _MIPT.format(request="md5(request)", result="md5(result)").encode()
-_TEXTS = _MIPT.format(request="request", result="result").encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +102,7 @@ class SiteState:
 
 
 @dataclass
-class Family:
+class RequestInDoubt:
     """One request in doubt, over all sites."""
 
     xid: str
@@ -150,12 +111,12 @@ class Family:
     """As declared; where that is not known, those at which it was seen."""
     age: float
     """Of the oldest instance in doubt, in seconds."""
-    mipts: Mipts = field(default_factory=dict)
+    mipts: dict[str, Sequence[Entry] | None] = field(default_factory=dict)
 
     @property
     def known(self) -> Mipts:
         """The same, with what it declares and was not to be read."""
-        return dict.fromkeys(self.sites) | self.mipts
+        return {**dict.fromkeys(self.sites), **self.mipts}
 
     @property
     def states(self) -> dict[int, dict[str, State]]:
@@ -172,7 +133,7 @@ class Survey:
     """Everything of all sites."""
 
     sites: dict[str, SiteState | Failure]
-    families: list[Family]
+    families: list[RequestInDoubt]
     """Oldest first, and no more than asked for."""
     total: int
     """How many requests are in doubt."""
@@ -189,10 +150,10 @@ class Survey:
     def push_after(self) -> float:
         """From which age, in seconds, an instance in doubt is nobody's daily business any more."""
         known = [state.push_after for state in self.sites.values() if isinstance(state, SiteState) and state.push_after]
-        return max(known, default=PUSH_AFTER)
+        return max(known, default=_sql.PUSH_AFTER)
 
     @property
-    def old(self) -> list[Family]:
+    def old(self) -> list[RequestInDoubt]:
         return [family for family in self.families if family.age >= self.push_after]
 
 
@@ -207,13 +168,13 @@ async def survey(sites: Mapping[str, str], *, limit: int, timeout: float) -> Sur
 
         async def digests(site: str, conn: Connection) -> Mapping[str, Sequence[_Row]]:
             try:
-                return await _mipts(conn, _DIGESTS, wanted)
+                return await _mipts(conn, _sql.MIPT_DIGESTS, wanted)
             except psycopg.errors.InsufficientPrivilege:
                 # One of the names is another role's request here; that must not hide the others.
                 found: dict[str, Sequence[_Row]] = {}
                 for xid in wanted:
                     with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-                        found |= await _mipts(conn, _DIGESTS, [xid])
+                        found |= await _mipts(conn, _sql.MIPT_DIGESTS, [xid])
                 return found
 
         answers = await ask(reachable, digests, timeout=timeout)
@@ -230,7 +191,7 @@ async def read_mipts(
     """The family's MIPT at each site, with texts; which sites could not be asked; ages by site and XINST; the owner."""
 
     async def look(site: str, conn: Connection) -> Sequence[_Row]:
-        return (await _mipts(conn, _TEXTS, [xid]))[xid]
+        return (await _mipts(conn, _sql.MIPT_TEXTS, [xid]))[xid]
 
     answers = await ask(sites, look, timeout=timeout)
     failures = {site: answer for site, answer in answers.items() if isinstance(answer, Failure)}
@@ -262,11 +223,11 @@ async def _state(site: str, conn: Connection) -> SiteState:
     (facts,) = await rows_of(conn, _FACTS)
     if facts["extension"] is None:
         # The same as if a function were missing.
-        await conn.execute(b"SELECT FROM mip.in_doubt")
-    doubts = await rows_of(conn, _DOUBTS)
+        await conn.execute(_sql.INSTALLED)
+    doubts = await rows_of(conn, _sql.DOUBTS)
     prepared = await rows_of(conn, _PREPARED)
-    waits = await rows_of(conn, _WAITS)
-    (counters,) = await rows_of(conn, _COUNTERS)
+    waits = await rows_of(conn, _sql.WAITS)
+    (counters,) = await rows_of(conn, _sql.COUNTERS)
     return SiteState(
         **facts,
         doubts=tuple(Doubt(**{**row, "sites": tuple(row["sites"] or ())}) for row in doubts),
@@ -289,16 +250,17 @@ def _wait(site: str, row: Mapping[str, Any]) -> Wait:
     )
 
 
-async def rows_of(conn: Connection, sql: LiteralString) -> list[dict[str, Any]]:
+async def rows_of(conn: Connection, sql: bytes) -> list[dict[str, Any]]:
     """The rows of a query."""
     return await (await conn.execute(sql)).fetchall()
 
 
-def _families(states: Mapping[str, SiteState | Failure]) -> list[Family]:
-    families: dict[str, Family] = {}
+def _families(states: Mapping[str, SiteState | Failure]) -> list[RequestInDoubt]:
+    families: dict[str, RequestInDoubt] = {}
     for site, state in states.items():
         for doubt in state.doubts if isinstance(state, SiteState) else ():
-            family = families.setdefault(doubt.xid, Family(doubt.xid, doubt.owner, doubt.sites or (site,), doubt.age))
+            new = RequestInDoubt(doubt.xid, doubt.owner, doubt.sites or (site,), doubt.age)
+            family = families.setdefault(doubt.xid, new)
             family.age = max(family.age, doubt.age)
     return sorted(families.values(), key=lambda family: (-family.age, family.xid))
 
@@ -315,8 +277,7 @@ async def _mipts(conn: Connection, sql: bytes, xids: Sequence[str]) -> dict[str,
     mipts: dict[str, list[_Row]] = {xid: [] for xid in xids}
     cursor = await conn.execute(sql, (list(xids),))
     for row in await cursor.fetchall():
-        sites = tuple(row["sites"] or ())
-        entry = Entry(row["xinst"], State(row["state"]), row["request"], row["result"], sites, row["acknowledged"])
+        (entry,) = _sql.entries([[row[name] for name in _sql.ENTRY]])
         mipts[row["xid"]].append(_Row(entry, row["age"], row["owner"]))
     return mipts
 
@@ -329,4 +290,4 @@ async def push_after(sites: Mapping[str, str], *, timeout: float) -> float:
         return row["push_after"]  # type: ignore[no-any-return]
 
     answers = await ask(sites, look, timeout=timeout)
-    return max((answer for answer in answers.values() if isinstance(answer, float) and answer), default=PUSH_AFTER)
+    return max((answer for answer in answers.values() if isinstance(answer, float) and answer), default=_sql.PUSH_AFTER)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import psycopg
 import typer
 
+from .. import _sql
 from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
@@ -99,8 +100,7 @@ async def _one(conn: Connection, verb: str, name: str) -> dict[str, Any]:
     before = await (await conn.execute(_STATE, (name,))).fetchone()
     if before is None:
         raise CliError(f"there is no table {name!r}", ExitCode.PROBLEMS)
-    function = b"SELECT mip.enable(%s::regclass)" if verb == "enable" else b"SELECT mip.disable(%s::regclass)"
-    await conn.execute(function, (name,))
+    await conn.execute(_sql.ENABLE if verb == "enable" else _sql.DISABLE, (name,))
     after = await (await conn.execute(_STATE, (name,))).fetchone()
     assert after is not None
     return {"table": after["name"], "changed": before["method"] != after["method"]}

@@ -1,0 +1,134 @@
+"""All that is said to the extension: every statement of pgmip that names something of its schema `mip`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .decision import Entry, State
+
+__all__ = [
+    "ACKNOWLEDGE",
+    "BEGIN",
+    "COMMIT",
+    "COMMIT_ONE_PHASE",
+    "COUNTERS",
+    "DISABLE",
+    "DOUBTS",
+    "ENABLE",
+    "ENTRY",
+    "EVENTS",
+    "FINISHED",
+    "FINISHED_COUNT",
+    "FORGET",
+    "INSTALLED",
+    "INSTANCES",
+    "IN_DOUBT",
+    "LEFT",
+    "LISTEN",
+    "MIPT_DIGESTS",
+    "MIPT_TEXTS",
+    "OLD",
+    "PREPARE",
+    "PUSH_AFTER",
+    "REFUSE",
+    "ROLLBACK",
+    "SAYS_PUSH_AFTER",
+    "WAITING",
+    "WAITS",
+    "entries",
+]
+
+# -- an instance and its MIPT ------------------------------------------------------------------------------------
+
+ENTRY = ("xinst", "state", "request", "result", "sites", "acknowledged")
+"""What makes an Entry."""
+_COLUMNS = "xinst, state::text, request, result, sites, acknowledged"
+
+
+def _mipt_of(call: str) -> bytes:
+    return f"SELECT {_COLUMNS} FROM {call}".encode()
+
+
+BEGIN = b"SELECT mip.begin(%s, %s, %s, %s)"
+PREPARE = _mipt_of("mip.prepare(%s, %s, %s)")
+COMMIT_ONE_PHASE = _mipt_of("mip.commit_one_phase(%s, %s, %s)")
+INSTANCES = _mipt_of("mip.instances(%s)")
+COMMIT = _mipt_of("mip.commit(%s, %s)")
+ROLLBACK = _mipt_of("mip.rollback(%s, %s)")
+REFUSE = b"SELECT mip.refuse(%s, %s, %s)"
+ACKNOWLEDGE = b"SELECT mip.acknowledge(%s)"
+WAITING = b"SELECT EXISTS (SELECT FROM mip.waits WHERE xid = %s AND xinst = %s)"
+
+
+def entries(rows: Iterable[Sequence[Any]]) -> tuple[Entry, ...]:
+    """The MIPT that was returned as these rows of ENTRY."""
+    return tuple(
+        Entry(int(xinst), State(state), request, result, tuple(sites or ()), acknowledged)
+        for xinst, state, request, result, sites, acknowledged in rows
+    )
+
+
+# -- what is left behind -----------------------------------------------------------------------------------------
+
+PUSH_AFTER = 10.0
+"""Seconds, where a site does not say it."""
+SAYS_PUSH_AFTER = "(SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'mip.push_after')"
+"""The same as the site has it. NULL where the library is not loaded."""
+_AGE = "extract(epoch FROM clock_timestamp() - since)::float8"
+_LIMIT = f"coalesce(%s, nullif({SAYS_PUSH_AFTER}, 0), %s)"
+"""From which age, in seconds, an instance counts as left behind: as asked for, or as the site has it."""
+
+LISTEN = b"LISTEN mip_in_doubt"
+OLD = f"SELECT xid FROM mip.in_doubt GROUP BY xid HAVING max({_AGE}) >= {_LIMIT}".encode()
+LEFT = f"""
+    SELECT max({_AGE}), coalesce(min({_AGE}) >= {_LIMIT}, true)
+    FROM mip.instances(%s) WHERE state IN ('active', 'prepared')
+""".encode()
+FINISHED = b"SELECT xid, sites FROM mip.finished()"
+FINISHED_COUNT = b"SELECT count(*) AS finished FROM mip.finished()"
+
+# -- what is counted, and shown to people ------------------------------------------------------------------------
+
+EVENTS = b"SELECT to_jsonb(stats) - 'since' FROM mip.stats"
+COUNTERS = b"SELECT * FROM mip.stats"
+IN_DOUBT = b"SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(since)), 0) FROM mip.in_doubt"
+INSTALLED = b"SELECT FROM mip.in_doubt"
+"""Fails where the extension is not there, as other statements would."""
+
+_SHOWN_AGE = f"greatest(0, {_AGE})"
+DOUBTS = f"""
+    SELECT xid, xinst, owner::text AS owner, sites, {_SHOWN_AGE} AS age FROM mip.in_doubt ORDER BY since
+""".encode()
+# Texts can be long, and the decision compares them only.
+_MIPTS = f"""
+    SELECT x.xid, xinst, state::text AS state, {{request}} AS request, {{result}} AS result, sites, acknowledged,
+           owner::text AS owner, {_SHOWN_AGE} AS age
+    FROM unnest(%s::text[]) AS x (xid) CROSS JOIN LATERAL mip.instances(x.xid)
+"""
+MIPT_DIGESTS = _MIPTS.format(request="md5(request)", result="md5(result)").encode()
+MIPT_TEXTS = _MIPTS.format(request="request", result="result").encode()
+# Who waits here. Of prepared transactions mip.waits names the instances; the others are looked for as the transaction
+# waited for, or as a holder of the relation.
+WAITS = b"""
+    SELECT m.pid, m.xid, m.xinst, a.usename::text AS role, a.application_name AS application,
+           left(a.query, 200) AS query,
+           greatest(0, extract(epoch FROM clock_timestamp() - coalesce(m.waiting_since, a.query_start)))::float8 AS age,
+           w.locktype AS lock, m.relation::text AS relation, m.blocked_by AS pids, m.blocked_by_instances AS instances,
+           ARRAY(SELECT DISTINCT p.gid
+                 FROM pg_prepared_xacts p JOIN pg_locks o ON o.transactionid = p.transaction AND o.pid IS NULL
+                 WHERE p.gid !~ '^mip:'
+                   AND (p.transaction = w.transactionid
+                        OR EXISTS (SELECT FROM pg_locks h
+                                   WHERE h.granted AND h.pid IS NULL AND h.virtualtransaction = o.virtualtransaction
+                                     AND w.locktype = 'relation' AND h.locktype = 'relation'
+                                     AND h.database = w.database AND h.relation = w.relation))) AS prepared
+    FROM mip.waits m JOIN pg_stat_activity a ON a.pid = m.pid JOIN pg_locks w ON w.pid = m.pid AND NOT w.granted
+    ORDER BY age DESC
+"""
+
+# -- what an operator does ---------------------------------------------------------------------------------------
+
+ENABLE = b"SELECT mip.enable(%s::regclass)"
+DISABLE = b"SELECT mip.disable(%s::regclass)"
+FORGET = b"SELECT mip.forget(xid) FROM unnest(%s::text[]) xid"
