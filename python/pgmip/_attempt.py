@@ -11,48 +11,25 @@ from typing import Any
 
 import psycopg
 
-from . import _mipt
 from ._answer import Recorded
-from ._branch import Branch, Instance, Interrupted, Lost, NotPrepared, Prepared, Site, Vote
+from ._asking import Asking
+from ._branch import Branch, Instance, Interrupted, Lost, NotPrepared, Prepared, Vote
 from ._cancellation import ended, uninterrupted
 from ._connection import Connection, PooledConnection, cut
 from ._deadline import Deadline
 from ._json import parse
-from ._pool import Pool, at_site
+from ._pool import Pool
 from ._sites import at_each_site
 from ._sqlstate import is_protocol, is_retryable
+from ._tx import Handler, Tx
 from .decision import Entry, highest
 from .exceptions import Refuse
 from .observe import Phase, StepName
 
-__all__ = ["Attempt", "Ended", "Handler", "NotInDoubt", "Tx"]
+__all__ = ["Attempt", "Ended", "NotInDoubt"]
 
 _PATIENCE = 0.2  # seconds of waiting for one's turn, before the siblings are looked at
 _UNSEEN = 0.01  # seconds for which a handler may run before a site knows of it
-
-
-class Tx:
-    """One attempt of a transaction, as its handler sees it: `tx.store` or `tx["store"]` is a site.
-
-    A handler runs once per attempt, possibly at several servers at once. What it does outside `tx` is not undone.
-    """
-
-    def __init__(self, instance: Instance, branches: Mapping[str, Branch]) -> None:
-        self.xid = instance.xid
-        self.xinst = instance.xinst
-        self._sites = {name: Site(branch) for name, branch in branches.items()}
-
-    def __getitem__(self, site: str) -> Site:
-        return self._sites[site]
-
-    def __getattr__(self, site: str) -> Site:
-        try:
-            return self.__dict__["_sites"][site]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(f"the transaction declares no site {site!r}") from None
-
-
-Handler = Callable[[Tx, Any], Awaitable[Any]]
 
 
 @dataclass
@@ -96,6 +73,7 @@ class Attempt:
         self._instance = instance
         self._order = order
         self._pools = pools
+        self._asking = Asking(pools, deadline, phase)
         self.phase = phase
         self._deadline = deadline
         self._parallel = parallel
@@ -241,25 +219,10 @@ class Attempt:
 
     async def _give_way(self, limit: asyncio.Timeout) -> None:
         # In this order: what was in doubt may have been given up right before the handler began.
-        while not (await self._waits() and await self._in_doubt()):  # noqa: ASYNC110 (sites do not tell)
+        while not (await self._asking.waits(self._order, self._instance.xinst) and await self._in_doubt()):  # noqa: ASYNC110 (sites do not tell)
             await asyncio.sleep(self._turn)
         self._gave_way = True
         limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
-
-    async def _waits(self) -> bool:
-        xid, xinst = self._instance.xid, self._instance.xinst
-
-        async def ask(site: str) -> bool:
-            try:
-                return await at_site(
-                    self._pools[site],
-                    lambda conn: _mipt.waits(conn, self._deadline.step(), xid, xinst),
-                    patience=self._deadline.step,
-                )
-            except psycopg.Error:
-                return False
-
-        return any((await at_each_site(self._order, ask)).values())
 
     async def _connect(self, limit: asyncio.Timeout) -> None:
         for site in self._order:
@@ -386,22 +349,11 @@ class Attempt:
 
     async def _take_back(self, sites: Sequence[str]) -> bool:
         """Roll the prepared branches back; whether all of them are known to be gone."""
-        xid, xinst = self._instance.xid, self._instance.xinst
 
-        async def take_back(site: str) -> bool:
-            try:
-                with self.phase.part("rollback", site=site):
-                    await at_site(
-                        self._pools[site],
-                        lambda conn: _mipt.rollback(conn, self._deadline.step(), xid, xinst),
-                        self.connection(site),
-                        patience=self._deadline.step,
-                    )
-            except psycopg.Error:
-                return False
-            return True
+        async def take_back(site: str) -> psycopg.Error | None:
+            return await self._asking.roll_back(site, self._instance.xinst, self.connection(site))
 
-        return all((await at_each_site(sites, take_back)).values())
+        return not any((await at_each_site(sites, take_back)).values())
 
     async def _begun(self, site: str) -> None:
         await self._step("begun", site)

@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 
 import psycopg
 
-from . import _mipt
 from ._answer import Answer, Recorded
-from ._attempt import Attempt, Ended, Handler, NotInDoubt, Tx
+from ._asking import Asking
+from ._attempt import Attempt, Ended, NotInDoubt
 from ._branch import Instance
 from ._connection import Connection
 from ._deadline import Deadline
-from ._pool import Pool, at_site
+from ._pool import Pool
 from ._sites import at_each_site
 from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, OTHER_SITES, is_acknowledged, may_be_held_up, said
 from ._text import described
-from .decision import Entry, Mipts, State, Winner, decide, declared, explain, highest, live, over
+from ._tx import Handler, Tx
+from .decision import Entry, Mipts, State, Winner, decide, declared, highest, in_doubt, live, over
 from .exceptions import (
     Cancelled,
     Decided,
@@ -37,7 +38,7 @@ from .exceptions import (
 from .observe import DecisionKind, Phase
 from .xinst import new_xinst, xid_time
 
-__all__ = ["Family", "Found", "Limits", "Settled", "find", "read"]
+__all__ = ["Family", "Limits", "Settled"]
 
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
@@ -53,83 +54,6 @@ class Limits:
     deadline: float
     attempts: int
     step_timeout: float
-
-
-async def read(
-    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str], deadline: Deadline
-) -> tuple[dict[str, Sequence[Entry] | None], BaseException | None]:
-    """The family's MIPT at each of the sites, None for one that cannot be read, and why the first of those cannot."""
-    why: list[BaseException] = []
-
-    async def look(site: str) -> Sequence[Entry] | None:
-        try:
-            with phase.part("read", site=site):
-                return await at_site(
-                    pools[site],
-                    lambda conn: _mipt.instances(conn, deadline.step(), phase.xid),
-                    patience=deadline.step,
-                )
-        except psycopg.Error as error:
-            why.append(error)
-            return None
-
-    mipts = await at_each_site(sites, look)
-    return mipts, why[0] if why else None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the sites know of a family, whoever began it."""
-
-    sites: tuple[str, ...]
-    mipts: Mipts
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether an instance over these sites is prepared somewhere."""
-        return bool(_in_doubt(over(self.sites, self.mipts)))
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether one of them has won, as far as can be told."""
-        return explain(over(self.sites, self.mipts)).winner is not None
-
-    @property
-    def request(self) -> str | None:
-        """The request that is in doubt: that of its oldest prepared instance, of one that is not empty if there is one.
-        What was aborted may have been another one, that nobody is to repeat.
-        """
-        prepared = _in_doubt(over(self.sites, self.mipts))
-        oldest = min(prepared, key=lambda entry: (entry.result is None, entry.xinst), default=None)
-        return oldest.request if oldest is not None else None
-
-
-async def find(
-    phase: Phase, pools: Mapping[str, Pool], sites: Sequence[str] | None, deadline: Deadline
-) -> list[Found]:
-    """Look an XID up at `sites`, or at those that its instances declare: what is known over each of these sets.
-    Nothing where nobody knows more of it than aborted instances. More than one where it has been given to several
-    requests; what has won comes first, as it ends what shares a site with it.
-
-    Raises Unknown where its sites cannot be found out, ValueError where these are others than `sites`: who decides a
-    family from some of its sites only commits half of it.
-    """
-    xid = phase.xid
-    mipts, why = await read(phase, pools, sites or tuple(pools), deadline)
-    named = declared(mipts)
-    if sites is not None:
-        if named and frozenset(sites) not in named:
-            what = " and ".join(", ".join(sorted(one)) for one in named)
-            raise ValueError(f"the request {xid!r} is over the sites {what}, not {', '.join(sorted(sites))}")
-        return [Found(tuple(sites), mipts)]
-    if not named:
-        if why is not None:
-            raise Unknown(f"not all sites could be asked: {why}", xid=xid) from why
-        if live(mipts):
-            raise Unknown("the request is being worked on, and its sites are not known yet", xid=xid)
-        return []
-    found = [Found(tuple(sorted(one)), {site: mipts.get(site) for site in one}) for one in named]
-    return sorted(found, key=lambda one: (not one.is_decided, one.sites))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +121,7 @@ class Family:
         self._sites = tuple(sites)
         self._isolation = isolation
         self._pools = pools
+        self._asking = Asking(pools, deadline, phase)
         self._deadline = deadline
         self._attempts = attempts
         self._parallel = parallel
@@ -240,7 +165,7 @@ class Family:
         for site, mipt in mipts.items():
             for entry in mipt or ():
                 if entry.state is State.PREPARED:
-                    await self._roll_back_at(site, entry.xinst)
+                    await self._asking.roll_back(site, entry.xinst)
 
     async def _carry(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
         clock = asyncio.get_running_loop().time
@@ -338,19 +263,9 @@ class Family:
         """Tell every site that nobody will ask for the result again. Raises Unknown where one cannot be told."""
         unfinished = dict(settled.unfinished) or await self._not_durable(settled.winner)
 
-        async def acknowledge(site: str) -> None:
-            try:
-                with self._phase.part("acknowledge", site=site):
-                    await at_site(
-                        self._pools[site],
-                        lambda conn: _mipt.acknowledge(conn, self._deadline.step(), self.xid),
-                        patience=self._deadline.step,
-                    )
-            except psycopg.Error as error:
-                unfinished[site] = error
-
         if not unfinished:
-            await at_each_site(self._sites, acknowledge, parallel=self._parallel)
+            told = await at_each_site(self._sites, self._asking.acknowledge, parallel=self._parallel)
+            unfinished = {site: error for site, error in told.items() if error is not None}
         if unfinished:
             site, why = next(iter(unfinished.items()))
             raise Unknown(f"{site} could not be told of the acknowledgement: {why}", xid=self.xid) from why
@@ -358,7 +273,7 @@ class Family:
     async def _not_durable(self, winner: Winner) -> dict[str, BaseException]:
         """Sites where a crash may undo the commit, and why. A commit's reply may be lost so; what a MIPT says, not."""
         told = [site for site in self._sites if site not in winner.committed]
-        mipts, why = await read(self._phase, self._pools, told, self._deadline)
+        mipts, why = await self._asking.read(told)
         return {
             site: why or psycopg.OperationalError("it has lost the commit in a crash")
             for site, mipt in mipts.items()
@@ -418,12 +333,12 @@ class Family:
         return await self._try(further, refuse, request, after=ended.error, turn=turn, adopt=adopt)
 
     async def _read(self) -> Mipts:
-        mipts, _ = await read(self._phase, self._pools, self._sites, self._deadline)
+        mipts, _ = await self._asking.read(self._sites)
         return mipts
 
     async def _is_in_doubt(self, but: int) -> bool:
         """Whether an instance is prepared somewhere, `but` one's own."""
-        return any(entry.xinst != but for entry in _in_doubt(await self._read()))
+        return any(entry.xinst != but for entry in in_doubt(await self._read()))
 
     async def _adopt(self, request: str | None, *, repeat: bool, free: bool) -> bool:
         """Whether this request is in doubt, so that it is to be repeated, while all sites know of an instance of ours;
@@ -446,7 +361,7 @@ class Family:
 
     def _crowded(self, mipts: Mipts) -> bool:
         """Whether there is no room for one more instance that may be left."""
-        return any(len(_in_doubt({site: mipt})) >= _MOST_LEFT for site, mipt in over(self._sites, mipts).items())
+        return any(len(in_doubt({site: mipt})) >= _MOST_LEFT for site, mipt in over(self._sites, mipts).items())
 
     async def _free(self, mipts: Mipts, *, later: bool = False) -> bool:
         """Give up what is prepared at some sites only, whoever's it is: others may wait for its rows, and hold what we
@@ -503,27 +418,15 @@ class Family:
     async def _give_up(self, xinst: int, missing: Sequence[str]) -> bool:
         """Have an instance refused for ever where it is `missing`, and roll it back elsewhere; whether that is done."""
         # At all of them: what came to one of these late would be in doubt again, for others to repeat.
-        refused = await at_each_site(missing, lambda site: self._refuse_at(site, xinst))
+        refused = await at_each_site(missing, lambda site: self._asking.refuse(site, xinst, self._sites))
         if not any(refused.values()):
             return False
         others = [site for site in self._sites if not refused.get(site)]
-        errors = await at_each_site(others, lambda site: self._roll_back_at(site, xinst))
+        errors = await at_each_site(others, lambda site: self._asking.roll_back(site, xinst))
         if any(errors.values()):
             return False
         self._left.discard(xinst)
         return True
-
-    async def _refuse_at(self, site: str, xinst: int) -> bool:
-        """Whether it will never be prepared there. Nor will it where the site has nothing in doubt, and has expired."""
-        try:
-            with self._phase.part("refuse", xinst=xinst, site=site):
-                return await at_site(
-                    self._pools[site],
-                    lambda conn: _mipt.refuse(conn, self._deadline.step(), self.xid, xinst, sorted(self._sites)),
-                    patience=self._deadline.step,
-                )
-        except psycopg.Error as error:
-            return said(error) == EXPIRED and not is_acknowledged(error)
 
     async def _end(self, mipts: Mipts, cause: BaseException | None) -> None:
         """End what is in doubt, though a site has refused as expired even an empty instance. Raises Cancelled.
@@ -538,23 +441,11 @@ class Family:
         if None in mipts.values() or not prepared:
             return
         for site, xinst in prepared:
-            error = await self._roll_back_at(site, xinst)
+            error = await self._asking.roll_back(site, xinst)
             if error is not None:
                 why = f"{site} could not be told that the request has expired: {error}"
                 raise Unknown(why, xid=self.xid) from error
         raise Cancelled(f"the request {self.xid!r} has expired undecided", xid=self.xid) from cause
-
-    async def _roll_back_at(self, site: str, xinst: int) -> psycopg.Error | None:
-        try:
-            with self._phase.part("rollback", xinst=xinst, site=site):
-                await at_site(
-                    self._pools[site],
-                    lambda conn: _mipt.rollback(conn, self._deadline.step(), self.xid, xinst),
-                    patience=self._deadline.step,
-                )
-        except psycopg.Error as error:
-            return error
-        return None
 
     def decide(self, mipts: Mipts) -> Winner | None:
         """The winner, if these MIPTs have one. Raises KeyReused where the XID is that of a request over other sites.
@@ -579,7 +470,7 @@ class Family:
         return bool(declared(mipts) - {frozenset(self._sites)})
 
     def _ours_in_doubt(self, mipts: Mipts) -> list[Entry]:
-        return _in_doubt(over(self._sites, mipts))
+        return in_doubt(over(self._sites, mipts))
 
     def _to_be_cancelled(self, mipts: Mipts) -> bool:
         """Whether all that is in doubt is of somebody who has not come to the end of cancelling it."""
@@ -606,7 +497,7 @@ class Family:
         if self._left:
             return "an attempt may be prepared"
         # Whom we have met before may be between two attempts.
-        if _in_doubt(mipts) or (self._siblings | live(mipts)) - self._harmless:
+        if in_doubt(mipts) or (self._siblings | live(mipts)) - self._harmless:
             return "a sibling may still be on its way"
         if unread and (self._exposed or not self._alone):
             return f"no answer from {', '.join(unread)}"
@@ -625,13 +516,7 @@ class Family:
         for number in range(_COMMIT_TRIES):
             await asyncio.sleep(random.uniform(0, 0.1 * number))
             try:
-                with phase.part("commit", xinst=winner.xinst, site=site):
-                    await at_site(
-                        self._pools[site],
-                        lambda conn: _mipt.commit(conn, self._deadline.step(), self.xid, winner.xinst),
-                        conn,
-                        patience=self._deadline.step,
-                    )
+                await self._asking.within(phase).commit(site, winner.xinst, conn)
                 return None
             except psycopg.Error as error:
                 if said(error) == NOT_USABLE and winner.acknowledged and xid_time(self.xid) is None:
@@ -649,18 +534,14 @@ class Family:
         """Where the winner has been committed and forgotten (its XID carries no time, and has expired), while another
         site still knows that it is acknowledged: what was prepared since can be complete nowhere.
         """
-        mipts, why = await read(self._phase, self._pools, (site,), self._deadline)
-        for entry in _in_doubt(mipts):
-            why = why or await self._roll_back_at(site, entry.xinst)
+        mipts, why = await self._asking.read((site,))
+        for entry in in_doubt(mipts):
+            why = why or await self._asking.roll_back(site, entry.xinst)
         return why
 
 
 class _Crowded(Exception):
     """There is no room for one more instance."""
-
-
-def _in_doubt(mipts: Mipts) -> list[Entry]:
-    return [entry for mipt in mipts.values() for entry in mipt or () if entry.state is State.PREPARED]
 
 
 def _is_prepared(xinst: int, mipt: Sequence[Entry] | None) -> bool:

@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 from urllib.parse import quote
 
 from . import sync
-from ._attempt import Tx
 from ._key import key_of
 from ._problem import Kind, Problem, log_failure
 from ._recorded import Headers, RecordedRequest, Response, Unrecorded, xid_of
 from ._twin import AnyApp, inner, within
+from ._tx import Tx
 from .app import Isolation
 from .exceptions import Cancelled, KeyReused, NothingHappened, Refuse, SubmitError, Unknown
 from .tracing import continued

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from ._attempt import Handler, Tx
+from ._tx import Handler, Tx
 
 __all__ = ["check_outside", "handled"]
 

@@ -21,18 +21,19 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar, get_args
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ._answer import Answer, Recorded
-from ._attempt import Handler, Tx
+from ._asking import Asking
 from ._branch import Site
 from ._copy import Copy
 from ._deadline import Deadline
-from ._family import Family, Found, Limits, Settled, find, read
+from ._family import Family, Limits, Settled
+from ._found import Found, find
 from ._handler import check_async
 from ._json import canonical, parse
 from ._left import Left
@@ -41,6 +42,7 @@ from ._pool import Pool, PoolSettings
 from ._process import Process
 from ._running import Running
 from ._text import described
+from ._tx import Handler, Tx
 from .decision import Winner, explain
 from .exceptions import Cancelled, KeyReused, SubmitError, Unknown
 from .logs import Logs
@@ -211,14 +213,9 @@ class App:
         return answer.result
 
     async def _answer(
-        self,
-        name: str,
-        request: Any,
-        xid: str | None = None,
-        *,
-        deadline: float | None = None,
-        attempts: int | None = None,
-    ) -> Answer:
+        self, name: str, request: Any, xid: str | None = None, *,
+        deadline: float | None = None, attempts: int | None = None,
+    ) -> Answer:  # fmt: skip
         """As `submit`, which raises some answers."""
         try:
             transaction = self._transactions[name]
@@ -313,9 +310,7 @@ class App:
             await pool.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
     async def _submit(
@@ -363,7 +358,7 @@ class App:
                 except SubmitError as error:  # as KeyReused, of what shares a site with a winner
                     why = why or error
         # What has given way, or lost, is over for all that; what counts is what is left.
-        mipts, unread = await read(phase, self._pools, tuple(self._pools), deadline)
+        mipts, unread = await Asking(self._pools, deadline, phase).read(tuple(self._pools))
         for one in found:
             now = Found(one.sites, {site: mipts.get(site) for site in one.sites})
             if now.is_in_doubt:
@@ -438,7 +433,7 @@ class App:
         await family.acknowledge(await family.finish(winner))
 
     async def _find(self, phase: Phase, sites: tuple[str, ...] | None, deadline: Deadline) -> list[Found]:
-        return await find(phase, self._pools, sites, deadline)
+        return await find(Asking(self._pools, deadline, phase), sites)
 
     def _deadline(self, seconds: float | None) -> Deadline:
         return Deadline(self._limits.deadline if seconds is None else seconds, self._limits.step_timeout)

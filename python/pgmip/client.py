@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -148,9 +147,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
     async def _send(
@@ -220,9 +217,7 @@ class SyncClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "declared",
     "explain",
     "highest",
+    "in_doubt",
     "live",
     "over",
 ]
@@ -159,6 +160,11 @@ def live(mipts: Mipts) -> frozenset[int]:
     """The instances that are active or prepared somewhere: each of them may still take effect."""
     alive = (State.ACTIVE, State.PREPARED)
     return frozenset(entry.xinst for _, entry in _entries(mipts) if entry.state in alive)
+
+
+def in_doubt(mipts: Mipts) -> list[Entry]:
+    """What is prepared somewhere, once for each site."""
+    return [entry for _, entry in _entries(mipts) if entry.state is State.PREPARED]
 
 
 def _judge(mipts: Mipts) -> tuple[Rule, int | None]:

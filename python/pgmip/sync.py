@@ -28,7 +28,6 @@ import contextvars
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from psycopg.abc import Params
@@ -38,6 +37,7 @@ from ._branch import Statement
 from ._cancellation import ended, uninterrupted
 from ._handler import check_plain
 from ._portal import Closed, Portal
+from ._tx import SitesByName
 from .app import Isolation, Resolution
 from .exceptions import Unknown
 from .observe import Hook, Observer
@@ -118,25 +118,16 @@ class Copy:
         return self._tx._call(self._copy.read)
 
 
-class Tx:
+class Tx(SitesByName[Site]):
     """One attempt of a transaction, as its handler sees it: `tx.store` or `tx["store"]` is a site. As `pgmip.Tx`."""
 
     def __init__(self, tx: _app.Tx, sites: Iterable[str], portal: Portal) -> None:
+        super().__init__({name: Site(self, tx[name]) for name in sites})
         self.xid = tx.xid
         self.xinst = tx.xinst
         self._portal = portal
-        self._sites = {name: Site(self, tx[name]) for name in sites}
         self._running: set[asyncio.Task[Any]] = set()
         self._over = False
-
-    def __getitem__(self, site: str) -> Site:
-        return self._sites[site]
-
-    def __getattr__(self, site: str) -> Site:
-        try:
-            return self.__dict__["_sites"][site]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(f"the transaction declares no site {site!r}") from None
 
     def _call(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """From the handler's thread: do this in the event loop."""
@@ -291,17 +282,13 @@ class App:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await asyncio.to_thread(self.close)  # which waits for handlers, that may need the caller's event loop
 
     def _call(self, call: Callable[[], Coroutine[Any, Any, T]], xid: str | None) -> T:

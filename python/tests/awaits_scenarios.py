@@ -501,7 +501,7 @@ async def acknowledge_old(world: World, xid: str) -> None:
         left = await world.rows("bank", "SELECT FROM mip.instances(%s) WHERE NOT acknowledged", xid)
         return bool(left) and not sweeper._running.done()
 
-    with mock.patch.object(broken.sweeper, "_FINISHED", finished.encode()):
+    with mock.patch.object(broken._sql, "FINISHED", finished.encode()):
         async with sweeper:
             await wait_while(not_yet)
 

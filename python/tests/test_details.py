@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -116,6 +116,15 @@ async def test_but_to_who_develops(serve: Serve, error: Exception) -> None:
 # -- with sites ------------------------------------------------------------------------------------------------------
 
 
+def both_ways(app: App, order: Callable[[Request], Awaitable[Response]]) -> Iterator[tuple[httpx.AsyncClient, str]]:
+    """To ask for a transaction `t` of the App, and for an endpoint; errors are answers."""
+    inner = Starlette(routes=[Route("/orders", order, methods=["POST"])])
+    served = IdempotencyMiddleware(inner, app, ENDPOINTS, scope=None)
+    for asked, path in ((asgi(app), "/t"), (served, "/orders")):
+        transport = httpx.ASGITransport(asked, raise_app_exceptions=False)
+        yield httpx.AsyncClient(transport=transport, base_url="http://test"), path
+
+
 async def fail(how: str, where: Any) -> None:
     match how:
         case "constraint":
@@ -151,12 +160,9 @@ async def test_nothing_of_a_site_is_told(
         await fail(how, tx(request))
         return JSONResponse("done")
 
-    inner = Starlette(routes=[Route("/orders", order, methods=["POST"])])
-    served = IdempotencyMiddleware(inner, app, ENDPOINTS, scope=None)
-    for asked, path in ((asgi(app), "/t"), (served, "/orders")):
+    for client, path in both_ways(app, order):
         caplog.clear()
-        transport = httpx.ASGITransport(asked, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with client:
             response = await client.post(path, headers=key(new_xid()), content="{}")
         assert response.status_code == (503 if how == "down" else 500)
         for secret in ("4111", "127.0.0.1", "port", "Key (", "item", "card"):
@@ -198,12 +204,9 @@ async def test_a_failure_is_logged_with_its_key_and_its_class(
     async def order(request: Request) -> Response:
         raise KeyError("no such")
 
-    inner = Starlette(routes=[Route("/orders", order, methods=["POST"])])
-    served = IdempotencyMiddleware(inner, app, ENDPOINTS, scope=None)
-    for asked, path in ((asgi(app), "/t"), (served, "/orders")):
+    for client, path in both_ways(app, order):
         caplog.clear()
-        transport = httpx.ASGITransport(asked, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with client:
             await client.post(path, headers={"Idempotency-Key": '"the key"'}, content="{}")
         told, http = (record for record in caplog.records if record.levelno == logging.WARNING)
         assert told.message.endswith(": nothing_happened (KeyError)")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -139,6 +139,46 @@ async def test_a_child_of_a_client() -> None:
             assert "forked" in in_a_child(lambda: refusal(submit))
             assert await asyncio.to_thread(blocking.submit, "buy", 6) == "done"
     assert [request for _, request, _ in app.asked] == [1, 3, 4, 6]
+
+
+@pytest.fixture
+def threads(shop: Shop) -> Iterator[sync.App]:
+    app = sync.App(shop.conninfos())
+
+    @app.transaction(sites=("store", "bank"))
+    def note(tx: sync.Tx, request: Any) -> Any:
+        tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    yield app
+    app.close()
+
+
+@pytest.mark.integration
+def test_a_child_of_threads(threads: sync.App, shop: Shop) -> None:
+    threads.submit("note", None)
+
+    def refused(work: Callable[[], Any]) -> str:
+        try:
+            return repr(work())
+        except RuntimeError as error:
+            return str(error)
+
+    for call in (lambda: threads.submit("note", None), lambda: threads.settle("x"), threads.close):
+        assert "forked" in in_a_child(lambda call=call: refused(call))  # type: ignore[misc]
+    threads.submit("note", None)
+    shop.assert_clean()
+
+
+@pytest.mark.integration
+def test_a_fork_before_it_is_none_of_our_business(threads: sync.App, shop: Shop) -> None:
+    xid = new_xid()
+    told = in_a_child(lambda: str(threads.submit("note", None, xid)["xinst"]))
+    result = threads.submit("note", None, xid)
+    assert told == str(result["xinst"])
+    shop.assert_once(xid, result)
+    shop.assert_clean()
 
 
 @pytest.mark.integration

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pgmip import App, KeyReused, Resolution, SubmitError, Tx, Unknown
 from pgmip._json import canonical
-from pgmip._mipt import entries
+from pgmip._sql import entries
 from pgmip.cli.commands import app as commands
 from pgmip.cli.judge import Judgement, judge
 from pgmip.decision import Rule

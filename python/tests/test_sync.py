@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import os
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from shop import PRICE, Shop
 
+import pgmip
 from pgmip import Cancelled, Expired, KeyReused, NothingHappened, Resolution, Step, Unknown
 from pgmip._portal import Closed, Portal
 from pgmip.sync import App, Tx
@@ -295,46 +296,16 @@ def test_a_handler_that_outlives_its_app(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
-# -- forks -------------------------------------------------------------------------------------------------------
+def test_it_takes_what_its_twin_takes() -> None:
+    """Their signatures are written out twice, for those who read them."""
 
+    def parameters(function: Any) -> dict[str, tuple[Any, Any]]:
+        return {name: (one.kind, one.default) for name, one in inspect.signature(function).parameters.items()}
 
-def in_a_child(work: Callable[[], str]) -> str:
-    """What `work` returns in a child process that is forked here and now."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads, from 3.12 on
-        pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(writer, work().encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as told:
-        answer = told.read()
-    os.waitpid(pid, 0)
-    return answer
-
-
-def refusal(work: Callable[[], Any]) -> str:
-    try:
-        return repr(work())
-    except RuntimeError as error:
-        return str(error)
-
-
-def test_a_fork_after_the_first_use_is_refused(server: Server, shop: Shop) -> None:
-    app = server()
-    app.submit("buy", BUY)
-    for call in (lambda: app.submit("buy", BUY), lambda: app.settle("x"), app.close):
-        assert "forked" in in_a_child(lambda call=call: refusal(call))  # type: ignore[misc]
-    app.submit("buy", BUY)
-    shop.assert_clean()
-
-
-def test_a_fork_before_it_is_none_of_our_business(server: Server, shop: Shop) -> None:
-    app = server()
-    xid = new_xid()
-    assert in_a_child(lambda: str(app.submit("buy", BUY, xid)["accounts"])) == "1"
-    shop.assert_once(xid, app.submit("buy", BUY, xid))
-    shop.assert_clean()
+    assert parameters(App.__init__).pop("threads")
+    assert {**parameters(App.__init__), "threads": None} == {**parameters(pgmip.App.__init__), "threads": None}
+    public = {name for name in vars(pgmip.App) if not name.startswith("_")} & vars(App).keys()
+    assert {"submit", "settle", "resolve", "acknowledge", "transaction", "close"} <= public
+    for name in public:
+        if callable(getattr(App, name)):
+            assert parameters(getattr(App, name)) == parameters(getattr(pgmip.App, name)), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..decision import Explanation, Mipts, Rule, State, declared, explain, over
+from ..decision import Explanation, Mipts, Rule, declared, explain, in_doubt, over
 from .survey import family_sites
 
 __all__ = ["Judgement", "judge"]
@@ -54,7 +54,7 @@ def judge(mipts: Mipts) -> Judgement:
             sites,
             explanation,
             tuple(sorted(won.intersection(sites))) if explanation.winner is None else (),
-            _is_in_doubt(over(sites, mipts)),
+            bool(in_doubt(over(sites, mipts))),
         )
         for sites, explanation in alone
     ]
@@ -75,7 +75,3 @@ def _reason(request: _Request) -> str:
         return request.explanation.reason
     left = "What is prepared is to be rolled back." if request.in_doubt else "Nothing of it is left."
     return f"Lost: another one has won at {', '.join(request.lost_to)}. {left}"
-
-
-def _is_in_doubt(mipts: Mipts) -> bool:
-    return any(entry.state is State.PREPARED for mipt in mipts.values() for entry in mipt or ())

@@ -1,0 +1,108 @@
+"""What an operation asks of sites outside of its transactions. All of it may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import psycopg
+
+from . import _mipt
+from ._connection import Connection
+from ._deadline import Deadline
+from ._pool import Pool, at_site
+from ._sites import at_each_site
+from ._sqlstate import EXPIRED, is_acknowledged, said
+from .decision import Entry
+from .observe import Phase, PhaseName
+
+__all__ = ["Asking"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The sites, as one operation asks them about one family: each answer is a part of `phase`, and bounded by the
+    deadline. With `conn` it is asked over that connection, if it is usable.
+    """
+
+    pools: Mapping[str, Pool]
+    deadline: Deadline
+    phase: Phase
+
+    def within(self, phase: Phase) -> Asking:
+        """The same as part of another phase of the operation."""
+        return replace(self, phase=phase)
+
+    async def read(self, sites: Sequence[str]) -> tuple[dict[str, Sequence[Entry] | None], BaseException | None]:
+        """The MIPT at each of the sites, None for one that cannot be read, and why the first of those cannot."""
+        why: list[BaseException] = []
+
+        async def look(site: str) -> Sequence[Entry] | None:
+            try:
+                return await self._part("read", site, None, _mipt.instances)
+            except psycopg.Error as error:
+                why.append(error)
+                return None
+
+        mipts = await at_each_site(sites, look)
+        return mipts, why[0] if why else None
+
+    async def waits(self, sites: Sequence[str], xinst: int) -> bool:
+        """Whether an instance is known to wait for a lock at one of the sites."""
+
+        async def ask(site: str) -> bool:
+            try:
+                return await self._at(site, None, _mipt.waits, xinst)
+            except psycopg.Error:
+                return False
+
+        return any((await at_each_site(sites, ask)).values())
+
+    async def refuse(self, site: str, xinst: int, sites: Sequence[str]) -> bool:
+        """Have an instance never be prepared here; whether that is certain. It is, too, where the site has expired the
+        request and has nothing of it in doubt.
+        """
+        try:
+            return await self._part("refuse", site, None, _mipt.refuse, xinst, sorted(sites), of=xinst)
+        except psycopg.Error as error:
+            return said(error) == EXPIRED and not is_acknowledged(error)
+
+    async def roll_back(self, site: str, xinst: int, conn: Connection | None = None) -> psycopg.Error | None:
+        """Roll an instance back, as `_mipt.rollback` says; why that is not known to be done."""
+        try:
+            await self._part("rollback", site, conn, _mipt.rollback, xinst, of=xinst)
+        except psycopg.Error as error:
+            return error
+        return None
+
+    async def commit(self, site: str, xinst: int, conn: Connection | None) -> None:
+        """Commit the winner. Raises psycopg.Error."""
+        await self._part("commit", site, conn, _mipt.commit, xinst, of=xinst)
+
+    async def acknowledge(self, site: str) -> psycopg.Error | None:
+        """Say that nobody will ask for the result again; why that is not known to be done."""
+        try:
+            await self._part("acknowledge", site, None, _mipt.acknowledge)
+        except psycopg.Error as error:
+            return error
+        return None
+
+    async def _part(
+        self, name: PhaseName, site: str, conn: Connection | None, ask: Callable[..., Awaitable[T]], *values: Any,
+        of: int | None = None,
+    ) -> T:  # fmt: skip
+        with self.phase.part(name, xinst=of, site=site):
+            return await self._at(site, conn, ask, *values)
+
+    async def _at(
+        self, site: str, conn: Connection | None, ask: Callable[..., Awaitable[T]], *values: Any
+    ) -> T:
+        return await at_site(
+            self.pools[site],
+            lambda conn: ask(conn, self.deadline.step(), self.phase.xid, *values),
+            conn,
+            patience=self.deadline.step,
+        )
