@@ -65,7 +65,8 @@ longer transactions, of 36 threads that waited for disks.""",
 DBT-2++ with 8 % that only read. The others are requests with one or two instances, at one site: of those that fail over
 the first attempt is left behind, prepared or still running, and a second one does the same work and is committed. (A
 session that still runs is given 10 ms, and then lost; its client makes a new one.) Clients send libpq's messages one
-after another: the work, prepare, commit. What fails is tried again as a new instance.""",
+after another: the work, prepare, commit. What fails is tried again as a new instance; but where the second attempt
+fails, the first one is committed if it is prepared, and else given up.""",
     "failures": """### Who fails by dependencies
 
 8 clients with requests and 8 outsiders, plain transactions, at SERIALIZABLE. What they do between their statements

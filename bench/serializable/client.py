@@ -213,13 +213,25 @@ def _end(attempt: Attempt, tally: Tally) -> bool:
 
 @contextmanager
 def driving(clients: Sequence[Client]) -> Iterator[None]:
-    """These clients at work, each in a thread of its own, as long as the block takes."""
+    """These clients at work, each in a thread of its own, as long as the block takes. Raises what the first one has
+    that fails; the others may have failed for that.
+    """
     over = threading.Event()
+    errors: list[Exception] = []
+
+    def run(client: Client) -> None:
+        try:
+            client(over.is_set)
+        except Exception as error:
+            errors.append(error)
+            over.set()
+
     with ThreadPoolExecutor(len(clients)) as pool:
-        running = [pool.submit(client, over.is_set) for client in clients]
+        for client in clients:
+            pool.submit(run, client)
         try:
             yield
         finally:
             over.set()
-    for one in running:
-        one.result()
+    if errors:
+        raise errors[0]

@@ -19,7 +19,8 @@ from .dbt2 import CONTENDED, CUSTOMERS, Store, choose_work, contend, mix
 from .measured import LEVELS, SI, SSI, Target
 
 __all__ = [
-    "CASES", "PREPARED", "QUICK", "failing_over", "measure", "measure_anomalies", "plot", "targets", "tell",
+    "CASES", "PREPARED", "QUICK", "Request", "fail_over", "failing_over", "measure", "measure_anomalies", "plot",
+    "targets", "tell",
 ]  # fmt: skip
 
 PREPARED, RUNNING = "prepared", "running"  # how the first attempt is left
@@ -31,9 +32,8 @@ QUICK = ((0.0, PREPARED), (1.0, PREPARED), (1.0, RUNNING))
 LEAST = 0.93
 
 
-class _Request:
-    """A request's attempts, one after another. Each is repeated, as a new instance, until it gets as far as it should.
-    """
+class Request:
+    """A request's attempts, one after another: instances of a family."""
 
     def __init__(self, level: str, work: Work, tally: Tally) -> None:
         self._level = level
@@ -42,27 +42,43 @@ class _Request:
         self._xid = new_xid()
         self._numbers = itertools.count(1)
 
-    def attempt(self, session: Session, *, to_the_end: bool) -> Attempt:
-        for failures in itertools.count():
-            made = Attempt(session, self._level, INSTANCE, self._work, self._xid, next(self._numbers))
-            self._tally.attempts += 1
-            try:
-                made.work()
-                if to_the_end:
-                    made.end()
-            except Failed as error:
-                self._tally.failed[error.kind] += 1
-                pause(failures)
-                continue
-            return made
-        raise AssertionError
+    def attempt(self, session: Session, *, to_the_end: bool) -> Attempt | None:
+        """One that does the work, and is prepared if it is to come to the end. None: it has failed."""
+        made = Attempt(session, self._level, INSTANCE, self._work, self._xid, next(self._numbers))
+        self._tally.attempts += 1
+        try:
+            made.work()
+            if to_the_end:
+                made.end()
+        except Failed as error:
+            self._tally.failed[error.kind] += 1
+            return None
+        return made
+
+    def attempts(self, session: Session, *, to_the_end: bool) -> Attempt:
+        """One after another, until one has not failed."""
+        failures = 0
+        while (made := self.attempt(session, to_the_end=to_the_end)) is None:
+            pause(failures)
+            failures += 1
+        return made
 
 
-def _fail_over(first: Session, second: Session, request: _Request, left: str) -> None:
-    """The first attempt is left like that; another app server's is committed."""
-    request.attempt(first, to_the_end=left == PREPARED)
-    request.attempt(second, to_the_end=True).decide()
-    first.give_up()
+def fail_over(first: Session, second: Session, request: Request, left: str) -> None:
+    """The first attempt is left like that, and another app server's is committed. If that one fails, it may be because
+    of a request whose second attempt fails because of our first one: so that comes to its end, as any coordinator would
+    end it. What is prepared is committed, what still runs is given up.
+    """
+    abandoned = request.attempts(first, to_the_end=left == PREPARED)
+    made = request.attempt(second, to_the_end=True)
+    if made is not None:
+        made.decide()
+        first.give_up()
+    elif left == PREPARED:
+        abandoned.decide()
+    else:
+        first.roll_back()
+        request.attempts(second, to_the_end=True).decide()
 
 
 def failing_over(
@@ -82,11 +98,11 @@ def failing_over(
                 if work.only_reads:
                     perform([first], level, COMMIT, work, tally)
                     continue
-                request = _Request(level, work, tally)
+                request = Request(level, work, tally)
                 if generator.random() < share:
-                    _fail_over(first, second, request, generator.choice(left))
+                    fail_over(first, second, request, generator.choice(left))
                 else:
-                    request.attempt(first, to_the_end=True).decide()
+                    request.attempts(first, to_the_end=True).decide()
                 tally.committed[work.name] += 1
 
     return client

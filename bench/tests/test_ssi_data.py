@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import psycopg
@@ -21,8 +22,9 @@ from bench.serializable.client import (
     Session,
     Tally,
     Work,
+    driving,
     perform,
-)  # fmt: skip
+)
 from bench.serializable.dbt2 import CHECKS, Store, count_anomalies
 from bench.serializable.measured import SI, SSI
 from bench.ssi import SETTINGS
@@ -163,6 +165,47 @@ def test_a_request_that_fails_over_takes_effect_once(store: Store, left: str) ->
     assert (tally.requests, tally.attempts, tally.failed.total()) == (3, 6, 0)
     assert _ask(store, paid) - before == 3
     store.check()
+
+
+@pytest.mark.parametrize("left", ["prepared", "running"])
+def test_where_the_second_attempt_fails_the_request_takes_effect_once(store: Store, left: str) -> None:
+    conninfo = store.cluster.conninfo("mip")
+    tally, paid = Tally(), "SELECT count(*) FROM history"
+    before = _ask(store, paid)
+    request = families.Request(SSI, Work("pay", ["SELECT pay(1, 3000, 5)"]), tally)
+    with closing(Session(conninfo)) as first, closing(_Failing(conninfo)) as second:
+        families.fail_over(first, second, request, left)
+    assert tally.attempts == (2 if left == "prepared" else 3)
+    assert tally.failed == {DEPENDENCIES: 1}
+    assert _ask(store, paid) - before == 1
+    store.check()
+
+
+class _Failing(Session):
+    """The first message fails."""
+
+    failed = False
+
+    def send(self, *statements: str) -> None:
+        if not self.failed:
+            self.failed = True
+            raise Failed(DEPENDENCIES)
+        super().send(*statements)
+
+
+def test_clients_that_fail_are_told_of() -> None:
+    class Wrong(Exception):
+        pass
+
+    def wrong(over: Callable[[], bool]) -> None:
+        raise Wrong
+
+    def right(over: Callable[[], bool]) -> None:
+        while not over():
+            time.sleep(0.001)
+
+    with pytest.raises(Wrong), driving([right, wrong]):
+        pass
 
 
 def test_a_request_runs_again_when_all_its_attempts_have_failed(store: Store) -> None:
