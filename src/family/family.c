@@ -19,6 +19,7 @@
 #include "access/twophase.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/procarray.h"
 #include "storage/shmem.h"
@@ -317,12 +318,24 @@ mip_all_prepared(TimestampTz now)
 			continue;
 		inst->prepared = Min(inst->prepared, now);
 		found[n].dbid = inst->family->key.dbid;
+		found[n].pressed = inst->pressed;
 		found[n++].prepared = inst->prepared;
+		inst->pressed = false;
 	}
 	LWLockRelease(mip_registry->lock);
 	for (int i = 0; i < n; i++)
 		result = lappend(result, &found[i]);
 	return result;
+}
+
+static void
+copy_living(MipLiving *copy, const MipInstance *inst)
+{
+	strlcpy(copy->xid, inst->family->key.xid, sizeof(copy->xid));
+	copy->xinst = inst->xinst;
+	copy->tid = inst->xid;
+	copy->pid = inst->pid;
+	copy->owner = inst->owner;
 }
 
 List *
@@ -339,16 +352,36 @@ mip_living_instances(void)
 
 		if (inst->family == NULL || inst->family->key.dbid != MyDatabaseId)
 			continue;
-		strlcpy(found[n].xid, inst->family->key.xid, sizeof(found->xid));
-		found[n].xinst = inst->xinst;
-		found[n].tid = inst->xid;
-		found[n].pid = inst->pid;
-		found[n++].owner = inst->owner;
+		copy_living(&found[n++], inst);
 	}
 	LWLockRelease(mip_registry->lock);
 	for (int i = 0; i < n; i++)
 		result = lappend(result, &found[i]);
 	return result;
+}
+
+bool
+mip_press(TransactionId tid, MipLiving *found)
+{
+	bool		pressed = false;
+
+	if (!TransactionIdIsValid(tid))
+		return false;
+	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
+	for (int slot = 0; slot < mip_registry->nslots; slot++)
+	{
+		MipInstance *inst = &mip_registry->slots[slot];
+
+		if (inst->family == NULL || !TransactionIdEquals(inst->xid, tid) ||
+			!MipInstanceIsPrepared(inst) || inst->family->key.dbid != MyDatabaseId)
+			continue;
+		inst->pressed = pressed = true;
+		copy_living(found, inst);
+	}
+	LWLockRelease(mip_registry->lock);
+	if (pressed && mip_registry->launcher)
+		SetLatch(mip_registry->launcher);
+	return pressed;
 }
 
 bool

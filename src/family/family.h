@@ -79,6 +79,8 @@ typedef struct MipInstance
 	uint64		sites;			/* hash of the site set, 0 = unknown */
 	TimestampTz since;			/* begin */
 	TimestampTz prepared;		/* when it was; valid if it is */
+	bool		pressed;		/* prepared, and somebody has failed for it
+								 * (mip_press) */
 	dsa_pointer declared;		/* the site set; invalid once prepared */
 	ArrayType  *site_set;		/* the same, in copies */
 
@@ -128,12 +130,14 @@ extern List *mip_family_instances(const char *xid);
 
 /*
  * When instances were prepared, in all databases; `now` if that lies in the
- * future, as when the clock has gone back.
+ * future, as when the clock has gone back. Whether they have been pressed since
+ * this was asked last.
  */
 typedef struct MipPreparedAt
 {
 	Oid			dbid;
 	TimestampTz prepared;
+	bool		pressed;
 } MipPreparedAt;
 extern List *mip_all_prepared(TimestampTz now);
 
@@ -147,6 +151,12 @@ typedef struct MipLiving
 	Oid			owner;
 } MipLiving;
 extern List *mip_living_instances(void);
+
+/*
+ * Somebody fails because of this transaction. If it is an instance in doubt, of
+ * this database: true, and it is to be pushed at once. Takes the registry lock only.
+ */
+extern bool mip_press(TransactionId tid, MipLiving *found);
 
 /* Is there any in this database? Looks closely: see family.c, drop_stale. */
 extern bool mip_any_in_doubt(void);

@@ -30,6 +30,8 @@ typedef struct MipRegistry
 	int			free;			/* first free slot, or -1 */
 
 	/* not under the lock */
+	struct Latch *launcher;		/* of whom pushes; set at its start, of a
+								 * process that may be gone */
 	volatile bool pushed;		/* set by a worker that the launcher waits for */
 	volatile int deadlock_victim;	/* pid, or 0; set by the detector, under
 									 * the lock of what the victim waits for,

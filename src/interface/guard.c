@@ -29,6 +29,7 @@
 #include "family/current.h"
 #include "family/eviction.h"
 #include "family/family_lock.h"
+#include "tableam/pivot.h"
 #include "tableam/plans.h"
 #include "transam/statement.h"
 #include "workers/deadlock.h"
@@ -45,8 +46,8 @@ static ProcessUtility_hook_type prev_process_utility;
 /* ---- doomed instances and endings ---- */
 
 /*
- * Losers are cancelled by the winner, or run into what it has taken from them,
- * and the waits of deadlocks' victims are failed: say why.
+ * Losers are cancelled by the winner, or run into what it has taken from them, the
+ * waits of deadlocks' victims are failed, and what is in doubt lets others fail: say why.
  */
 static void
 explain_error(MemoryContext context)
@@ -57,7 +58,10 @@ explain_error(MemoryContext context)
 		mip_is_deadlock_victim();
 
 	if (!doomed && !victim)
+	{
+		mip_pivot_explain(context);
 		return;
+	}
 	MemoryContextSwitchTo(context);
 	FlushErrorState();
 	if (doomed)

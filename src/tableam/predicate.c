@@ -358,6 +358,31 @@ mip_predicate_begin(void)
 		meet(mine, siblings, true);
 }
 
+TransactionId
+mip_predicate_name_summaries(void)
+{
+	TransactionId first = InvalidTransactionId;
+	List	   *living = mip_living_instances();
+	ListCell   *lc;
+
+	if (pool == NULL)
+		return InvalidTransactionId;
+	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
+	foreach(lc, living)
+	{
+		const MipLiving *inst = lfirst(lc);
+		SERIALIZABLEXACT *sxact = inst->pid == 0 ? find_sxact(inst->tid) : NULL;
+
+		if (sxact == NULL || !(sxact->flags & SXACT_FLAG_SUMMARY_CONFLICT_OUT))
+			continue;
+		name_summary(sxact);
+		if (!TransactionIdIsValid(first))
+			first = inst->tid;
+	}
+	LWLockRelease(SerializableXactHashLock);
+	return first;
+}
+
 void
 mip_predicate_before_end(void)
 {

@@ -42,6 +42,12 @@ extern void mip_predicate_let_commit(void);
 /* The overlay replaces `base`: after this instance has become its locker. */
 extern void mip_predicate_check_overlay(Relation rel, ItemPointer base);
 
+/*
+ * Lets all instances in doubt say so that PostgreSQL can name the one that it fails
+ * others for; returns the transaction of the first that has not done so before.
+ */
+extern TransactionId mip_predicate_name_summaries(void);
+
 /* At the end of a transaction, and of a subtransaction that has failed. */
 extern void mip_predicate_at_eoxact(void);
 extern void mip_predicate_at_abort_sub(void);

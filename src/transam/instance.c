@@ -46,6 +46,7 @@
 #include "mipt/rules.h"
 #include "tableam/handover.h"
 #include "tableam/overlay.h"
+#include "tableam/pivot.h"
 #include "tableam/predicate.h"
 #include "transam/instance.h"
 #include "transam/session.h"
@@ -503,6 +504,7 @@ static void
 pre_commit(void)
 {
 	mip_keep_books();
+	mip_pivot_check_end();
 	if (!mip_in_transaction())
 		return;
 	if (mip_mine.ending != MIP_ONE_PHASE)
@@ -535,6 +537,7 @@ static void
 pre_prepare(void)
 {
 	mip_refuse_books();
+	mip_pivot_check_end();
 	if (!mip_in_transaction())
 		return;
 	if (mip_mine.ending != MIP_PREPARING)

@@ -11,9 +11,11 @@
  * know all requests.
  *
  * An instance is pushed at the age of mip.push_after and at twice, four times
- * ... that, later every PUSH_LONGEST_MS; or up to PUSH_SHORTEST_MS after that,
- * with others: thousands may be in doubt, each with times of its own. The same
- * worker removes what has expired, in one database after the other.
+ * ... that, later every PUSH_LONGEST_MS; and at once when somebody fails because
+ * it is in doubt (tableam/pivot.c), who wakes the launcher. Or up to
+ * PUSH_SHORTEST_MS after that, with others: thousands may be in doubt, each with
+ * times of its own. The same worker removes what has expired, in one database
+ * after the other.
  *
  * After a restart nobody has told the registry yet what was prepared before.
  * A first worker sees to that, in any database.
@@ -35,6 +37,7 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
+#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -242,6 +245,7 @@ typedef struct Doubt
 {
 	Oid			dbid;
 	TimestampTz pushed;			/* when last; 0: not yet */
+	bool		pressed;		/* since then: due, whatever its age */
 	bool		due;
 	bool		seen;			/* in this round */
 } Doubt;
@@ -332,7 +336,9 @@ look_around(TimestampTz now)
 		ages_around(age, &last, &next);
 		doubt->seen = true;
 		doubt->pushed = Min(doubt->pushed, now);
-		if (last > 0 && doubt->pushed < found->prepared + last * 1000)
+		doubt->pressed |= found->pressed;
+		if (doubt->pressed ||
+			(last > 0 && doubt->pushed < found->prepared + last * 1000))
 			doubt->due = true;
 		wait = Min(wait, next - age);
 	}
@@ -361,7 +367,10 @@ push_all(void)
 		if (now - doubt->pushed < shortest * 1000)
 			wait = shortest;
 		else if (push_in(doubt->dbid))
+		{
 			doubt->pushed = now;
+			doubt->pressed = false;
+		}
 		else
 			wait = Min(wait, RETRY_MS);
 	}
@@ -456,6 +465,7 @@ mip_push_main(Datum arg)
 	context = AllocSetContextCreate(TopMemoryContext, "pg_mip launcher",
 									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(context);
+	mip_registry->launcher = &MyProc->procLatch;
 	while (!ShutdownRequestPending)
 	{
 		int64		wait = RETRY_MS;

@@ -1,0 +1,24 @@
+/*-------------------------------------------------------------------------
+ *
+ * pivot.h
+ *	  Who fails at SERIALIZABLE because of an instance in doubt is told so.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_PIVOT_H
+#define MIP_PIVOT_H
+
+/*
+ * In PG_CATCH: if the error (40001) is one that comes again until a family is
+ * decided, throws it with that family's XID, and has the family pushed. `context`
+ * is that of the caller, outside PG_TRY.
+ */
+extern void mip_pivot_explain(MemoryContext context);
+
+/*
+ * The transaction is about to be committed or prepared. An error (40001), as
+ * above, if PostgreSQL is going to refuse that because of an instance in doubt.
+ */
+extern void mip_pivot_check_end(void);
+
+#endif							/* MIP_PIVOT_H */
