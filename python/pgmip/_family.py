@@ -18,7 +18,16 @@ from ._connection import Connection
 from ._deadline import Deadline
 from ._pool import Pool
 from ._sites import at_each_site
-from ._sqlstate import EXPIRED, FAMILY_COMMITTED, NOT_USABLE, OTHER_SITES, is_acknowledged, may_be_held_up, said
+from ._sqlstate import (
+    EXPIRED,
+    FAMILY_COMMITTED,
+    NOT_USABLE,
+    OTHER_SITES,
+    awaits_decision,
+    is_acknowledged,
+    may_be_held_up,
+    said,
+)
 from ._text import described
 from ._tx import Handler, Tx
 from .decision import Entry, Mipts, State, Winner, decide, declared, highest, in_doubt, live, over
@@ -42,6 +51,7 @@ __all__ = ["Family", "Limits", "Settled"]
 
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
+_DECISION_PAUSE = 0.2  # seconds more, while it takes a decision of somebody else's request
 _COMMIT_TRIES = 3
 _FIRST_TURN = 2.0  # seconds for which an attempt may wait for a lock while a sibling is in doubt
 _MOST_LEFT = 2  # instances of a request that may be prepared at a site, and not at all, before one adds another to them
@@ -175,7 +185,7 @@ class Family:
         mipts: Mipts = {}
         for number in range(0 if self._left else self._attempts):
             if number:
-                pause = _pause(number, took)
+                pause = _pause(number, took) + (_DECISION_PAUSE if awaits_decision(reason) else 0)
                 if pause >= self._deadline.left:
                     break
                 await asyncio.sleep(pause)

@@ -15,6 +15,7 @@ __all__ = [
     "FAMILY_COMMITTED",
     "NOT_USABLE",
     "OTHER_SITES",
+    "awaits_decision",
     "is_acknowledged",
     "is_definite",
     "is_protocol",
@@ -89,6 +90,11 @@ def is_retryable(error: BaseException | None) -> bool:
 def may_be_held_up(error: BaseException | None) -> bool:
     """Whether the attempt may have waited, in vain, for who waits for a sibling that is in doubt."""
     return sqlstate(error) in _HELD_UP
+
+
+def awaits_decision(error: BaseException | None) -> bool:
+    """Whether the error comes again until somebody else's request, which is in doubt, is decided."""
+    return isinstance(error, psycopg.Error) and (error.diag.schema_name, error.diag.table_name) == ("mip", "in_doubt")
 
 
 def is_definite(error: BaseException, conn: psycopg.AsyncConnection[Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -431,6 +432,35 @@ async def test_serializable_beside_a_dead_server(server: Server, shop: Shop) -> 
     result = await app.submit("sell", None, xid="left serializable", attempts=1)
     shop.assert_once("left serializable", result)
     assert shop.sql("store", "SELECT stock FROM item WHERE i_id = 2") == [(1,)]
+    shop.assert_clean()
+
+
+async def test_beside_a_pivot_in_doubt(server: Server, shop: Shop) -> None:
+    """A request that fails until another one is decided does not try again at once."""
+    app = server()
+    attempts: list[float] = []
+    again = asyncio.Event()
+
+    @app.transaction(sites=("store",), isolation="serializable")
+    async def stock(tx: Tx, request: Any) -> Any:
+        attempts.append(asyncio.get_running_loop().time())
+        if len(attempts) == 3:
+            again.set()
+        return (await tx.store.fetch_one("SELECT stock FROM item WHERE i_id = 1")).stock
+
+    before = shop.sql("store", "SELECT stock FROM item WHERE i_id = 1")[0][0]
+    with psycopg.connect(shop.conninfos()["store"], autocommit=True) as dead:
+        dead.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        dead.execute("SELECT mip.begin('a pivot', 1)")
+        dead.execute("SELECT stock FROM item WHERE i_id = 2")
+        dead.execute("UPDATE item SET stock = 7 WHERE i_id = 1")
+        dead.execute("SELECT FROM mip.prepare('', '')")
+    shop.sql("store", "BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE item SET stock = stock WHERE i_id = 2; COMMIT")
+    task = asyncio.create_task(app.submit("stock", None))
+    await again.wait()
+    shop.sql("store", "SELECT FROM mip.rollback('a pivot', 1)")
+    assert await task == before
+    assert all(later - earlier >= 0.2 for earlier, later in itertools.pairwise(attempts))
     shop.assert_clean()
 
 
