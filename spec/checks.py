@@ -16,9 +16,9 @@ HERE = Path(__file__).resolve().parent
 # The longest first: they are run side by side.
 CONFIGURATIONS = (
     "sweeper", "retry", "four_instances", "told_canceller", "told_client", "families", "told_requests",
-    "told_sweeper", "told_refusals", "crossing", "site_sets", "timeless", "family", "one_site",
+    "told_sweeper", "told_refusals", "everywhere", "crossing", "site_sets", "timeless", "family", "everywhere_one_site", "one_site",
 )  # fmt: skip
-LARGE = ("old_and_new", "three_sites", "five_instances")
+LARGE = ("old_and_new", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings")
 
 _COMPLETE = re.compile(r"^\d+ states generated, (\d+) distinct states found, 0 states left on queue", re.MULTILINE)
 _VIOLATED = re.compile(r"Error: (?:Invariant|Action property) (\w+) is violated")
@@ -120,7 +120,8 @@ def chosen(names: Sequence[str], *, large: bool) -> list[Check]:
 
 
 def _module(configuration: str) -> str:
-    return "Told" if configuration.startswith("told_") else "MC"
+    modules = {"told": "Told", "everywhere": "MCEverywhere"}
+    return modules.get(configuration.partition("_")[0], "MC")
 
 
 def _broken() -> list[Fails]:
