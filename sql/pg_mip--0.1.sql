@@ -86,9 +86,10 @@ CREATE TRIGGER keep_links BEFORE INSERT OR UPDATE ON mip.mipt
 	FOR EACH ROW EXECUTE FUNCTION mip.keep_links();
 ALTER TABLE mip.mipt ENABLE ALWAYS TRIGGER keep_links;
 
-CREATE FUNCTION mip.begin(xid text, xinst bigint, sites text[] DEFAULT '{}', key text DEFAULT NULL) RETURNS void
+CREATE FUNCTION mip.begin(xid text, xinst bigint, sites text[] DEFAULT '{}', key text DEFAULT NULL,
+	serializable text DEFAULT NULL) RETURNS void
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_begin';
-COMMENT ON FUNCTION mip.begin(text, bigint, text[], text) IS
+COMMENT ON FUNCTION mip.begin(text, bigint, text[], text, text) IS
 	'makes the transaction just begun instance <xid, xinst> of a request; with a key only its holder prepares or commits it';
 
 CREATE TYPE mip.instance AS (

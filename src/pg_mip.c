@@ -25,6 +25,7 @@
 #include "mipt/horizon.h"
 #include "tableam/plans.h"
 #include "tableam/predicate.h"
+#include "transam/across.h"
 #include "transam/instance.h"
 #include "transam/unflushed.h"
 #include "workers/deadlock.h"
@@ -78,6 +79,7 @@ _PG_init(void)
 	mip_unflushed_init();
 	mip_horizon_init();
 	mip_push_init();
+	mip_across_init();
 	mip_stop_init();
 	mip_xid_init();
 	MarkGUCPrefixReserved("mip");

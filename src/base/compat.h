@@ -107,12 +107,15 @@ typedef RelFileNode MipFileLocator;
 	((type *) SHMQueueNext(list, (item) ? &(item)->link : (list), offsetof(type, link)))
 #endif
 
-/* Of the pool of conflicts between serializable transactions, with n elements */
+/* Of the pool of conflicts between serializable transactions, and of these, with n elements */
 #if PG_VERSION_NUM >= 180000
 #define MIP_CONFLICT_POOL_SIZE(n) \
 	add_size(RWConflictPoolHeaderDataSize, mul_size(n, RWConflictDataSize))
+#define MIP_SXACT_LIST_SIZE(n) \
+	add_size(PredXactListDataSize, mul_size(n, sizeof(SERIALIZABLEXACT)))
 #else
 #define MIP_CONFLICT_POOL_SIZE(n) RWConflictPoolHeaderDataSize
+#define MIP_SXACT_LIST_SIZE(n) PredXactListDataSize
 #endif
 
 /* A process's locks in one partition of the lock table: the one after `lock`, or after NULL. */

@@ -39,6 +39,7 @@ typedef struct MipMine
 	text	   *result;
 	uint64		seen;			/* family->transitions of the MIPT last read */
 	uint64		notes;			/* likewise, at mip.begin */
+	bool		everywhere;		/* to be serializable with those of all sites */
 	bool		alone;			/* there was nobody else in that */
 	List	   *losers;			/* active ones that a commit in one phase
 								 * aborts */

@@ -183,7 +183,8 @@ mip_begin(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 				 errmsg("mip.begin needs a transaction block"),
 				 errhint("Send BEGIN first.")));
-	mip_instance_begin(xid, xinst, sites_argument(fcinfo), text_argument(fcinfo, 3, "key"));
+	mip_instance_begin(xid, xinst, sites_argument(fcinfo), text_argument(fcinfo, 3, "key"),
+					   text_argument(fcinfo, 4, "word"));
 	PG_RETURN_VOID();
 }
 

@@ -31,6 +31,7 @@
 #include "family/family_lock.h"
 #include "tableam/pivot.h"
 #include "tableam/plans.h"
+#include "transam/across.h"
 #include "transam/statement.h"
 #include "workers/deadlock.h"
 #include "interface/guard.h"
@@ -195,6 +196,7 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 	MemoryContext context = CurrentMemoryContext;
 
 	check_may_execute();
+	mip_across_follow();
 	if (mip_in_transaction() && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
 		mip_check_written_tables(desc->plannedstmt);
 
@@ -321,6 +323,18 @@ is_nested(Node *stmt, ProcessUtilityContext context)
 	return !IsA(stmt, TransactionStmt);
 }
 
+/* Does it say how the transaction runs? */
+static bool
+sets_mode(Node *stmt)
+{
+	if (IsA(stmt, TransactionStmt))
+		return ((TransactionStmt *) stmt)->kind == TRANS_STMT_BEGIN ||
+			((TransactionStmt *) stmt)->kind == TRANS_STMT_START;
+	return IsA(stmt, VariableSetStmt) &&
+		((VariableSetStmt *) stmt)->kind == VAR_SET_MULTI &&
+		strcmp(((VariableSetStmt *) stmt)->name, "TRANSACTION") == 0;
+}
+
 static void
 mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 				   ProcessUtilityContext context, ParamListInfo params,
@@ -344,6 +358,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	}
 	if (IsA(stmt, ExecuteStmt))
 		mip_statement.execute_portal = ActivePortal;
+	if (!IsA(stmt, TransactionStmt))
+		mip_across_follow();	/* COPY reads without the executor */
 	if (nested)
 		enter(MIP_UTILITY_DEPTH);
 	PG_TRY();
@@ -358,6 +374,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 			mip_utility_executed(stmt);
 		if (nested)
 			check_locks(MIP_UTILITY_DEPTH);
+		if (sets_mode(stmt))
+			mip_across_refuse_deferrable();
 	}
 	PG_CATCH();
 	{

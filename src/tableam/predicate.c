@@ -79,6 +79,7 @@ typedef struct Dummies
 /* predicate.c's own; NULL: not as expected */
 static HTAB *sxact_of_xid;
 static RWConflictPoolHeader pool;
+static PredXactList transactions;
 
 static Dummies *dummies;
 
@@ -145,7 +146,17 @@ attach_pool(void)
 	return exists && is_pristine(found) ? found : NULL;
 }
 
-/* Both stay where they are, in all processes. */
+static PredXactList
+attach_transactions(void)
+{
+	bool		exists;
+	PredXactList found = ShmemInitStruct("PredXactList", MIP_SXACT_LIST_SIZE(max_sxacts()), &exists);
+
+	return exists && found->WritableSxactCount == 0 && found->SxactGlobalXminCount == 0 &&
+		found->OldCommittedSxact->flags == SXACT_FLAG_COMMITTED ? found : NULL;
+}
+
+/* They stay where they are, in all processes. */
 static void
 attach(void)
 {
@@ -155,6 +166,7 @@ attach(void)
 	{
 		sxact_of_xid = attach_sxact_of_xid();
 		pool = attach_pool();
+		transactions = attach_transactions();
 	}
 	PG_CATCH();
 	{
@@ -164,13 +176,14 @@ attach(void)
 		pool = NULL;
 	}
 	PG_END_TRY();
-	if (sxact_of_xid == NULL || pool == NULL)
+	if (sxact_of_xid == NULL || pool == NULL || transactions == NULL)
 	{
 		sxact_of_xid = NULL;
 		pool = NULL;
+		transactions = NULL;
 		ereport(LOG,
 				(errmsg("pg_mip does not know how this server keeps serializable transactions"),
-				 errdetail("SERIALIZABLE instances cannot have siblings.")));
+				 errdetail("SERIALIZABLE instances cannot have siblings, and mip.serializable cannot be \"everywhere\".")));
 	}
 }
 
@@ -188,6 +201,12 @@ mip_predicate_shmem_startup(void)
 	}
 	if (!IsUnderPostmaster)
 		attach();
+}
+
+bool
+mip_predicate_is_known(void)
+{
+	return pool != NULL;
 }
 
 /* ---- conflicts; the caller holds SerializableXactHashLock exclusively ---- */
@@ -410,6 +429,32 @@ void
 mip_predicate_let_commit(void)
 {
 	PreCommit_CheckForSerializationFailure();
+}
+
+/* ---- READ ONLY ---- */
+
+/*
+ * Who might make its snapshot unsafe does not matter any more: it goes by its
+ * conflicts. It counts as one that writes until it ends, for PostgreSQL goes by the
+ * flag then, too.
+ */
+void
+mip_predicate_follow(void)
+{
+	SERIALIZABLEXACT *mine = ShareSerializableXact();
+	RWConflict	unsafe = NULL;
+
+	if (mine == NULL || !(mine->flags & SXACT_FLAG_READ_ONLY) || pool == NULL)
+		return;
+	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
+	while ((unsafe = MIP_LIST_NEXT(RWConflictData, inLink, &mine->possibleUnsafeConflicts, unsafe)) != NULL)
+	{
+		release_conflict(unsafe);
+		unsafe = NULL;
+	}
+	mine->flags &= ~(SXACT_FLAG_READ_ONLY | SXACT_FLAG_RO_SAFE | SXACT_FLAG_RO_UNSAFE);
+	transactions->WritableSxactCount++;
+	LWLockRelease(SerializableXactHashLock);
 }
 
 /* ---- the snapshot without siblings ---- */

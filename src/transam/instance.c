@@ -48,6 +48,7 @@
 #include "tableam/overlay.h"
 #include "tableam/pivot.h"
 #include "tableam/predicate.h"
+#include "transam/across.h"
 #include "transam/instance.h"
 #include "transam/session.h"
 #include "transam/statement.h"
@@ -134,17 +135,21 @@ check_entries(List *entries, int64 xinst)
 
 /*
  * Makes the current transaction an instance. `sites` is canonical. `key`, or
- * NULL, is what mip.prepare and mip.commit_one_phase have to be given. The
+ * NULL, is what mip.prepare and mip.commit_one_phase have to be given;
+ * `serializable`, or NULL, what mip.serializable is said to be at all sites. The
  * instance is in the registry before the MIPT is read, and both happen under
  * the family lock: a later winner knows it and dooms it.
  */
 void
-mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *key)
+mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *key,
+				   const text *serializable)
 {
 	MemoryContext old;
 	List	   *entries;
+	bool		everywhere;
 
 	check_may_begin();
+	everywhere = mip_across_begin(sites, serializable);
 	mip_registry_ensure("mip.begin");
 
 	enter_block();
@@ -169,6 +174,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_mine.inst = mip_register(xid, xinst, GetUserId(), sites);
 	mip_mine.family = mip_mine.inst->family;
 	mip_mine.ending = MIP_RUNNING;
+	mip_mine.everywhere = everywhere;
 	mip_count(MIP_COUNT_BEGUN);
 	if (mip_have_siblings())
 		mip_count(MIP_COUNT_SIBLINGS);
@@ -471,6 +477,7 @@ enter_row(bool one_phase)
 	check_not_expired(one_phase);
 	mip_stop_point("turn");
 	mip_predicate_before_end();
+	mip_across_validate();
 	links = mip_overlay_links();
 	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
 		win_in_one_phase(links);
@@ -506,7 +513,10 @@ pre_commit(void)
 	mip_keep_books();
 	mip_pivot_check_end();
 	if (!mip_in_transaction())
+	{
+		mip_across_validate();
 		return;
+	}
 	if (mip_mine.ending != MIP_ONE_PHASE)
 		refuse_plain_commit();
 	enter_row(true);
@@ -539,7 +549,11 @@ pre_prepare(void)
 	mip_refuse_books();
 	mip_pivot_check_end();
 	if (!mip_in_transaction())
+	{
+		mip_across_before_prepare();
+		mip_across_validate();
 		return;
+	}
 	if (mip_mine.ending != MIP_PREPARING)
 		refuse_plain_commit();
 	check_may_prepare();

@@ -20,7 +20,8 @@ extern bool mip_in_block(void);
 
 extern void mip_instance_init(void);
 
-extern void mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *key);
+extern void mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *key,
+							   const text *serializable);
 
 /*
  * Both return the MIPT (list of MiptEntry) as it will be once ended, and error

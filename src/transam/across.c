@@ -1,0 +1,352 @@
+/*-------------------------------------------------------------------------
+ *
+ * across.c
+ *	  Serializability across sites: mip.serializable.
+ *
+ * SERIALIZABLE at each site is not SERIALIZABLE: a cycle that has edges at several
+ * sites is seen by none. With mip.serializable = everywhere a transaction ends, at
+ * each of its sites, only if
+ *
+ *	 1. nothing that it has read has been replaced since by who is committed or
+ *	    prepared, and
+ *	 2. nobody who is prepared, and not committed, has read what it replaces;
+ *
+ * or, if it has but read, and at this site alone, if nothing that it has missed had
+ * been prepared when its snapshot was taken. Why no cycle is left: README beside this
+ * file; spec/Everywhere.tla is the model.
+ *
+ * Who has read and replaced what is known to PostgreSQL's SSI: conflicts out of this
+ * transaction for the first rule, into it for the second. SSI looks for two in a
+ * row, of which one is by chance no danger; here one is enough, if it has not been
+ * forgotten. A READ ONLY transaction's are. So it is followed like one that writes,
+ * and where that comes too late it is refused.
+ *
+ * A transaction first counts as prepared and then looks at the others, so of two that
+ * end at once one sees the other.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "storage/predicate.h"
+#include "storage/predicate_internals.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "base/stop.h"
+#include "family/current.h"
+#include "family/family.h"
+#include "family/sites.h"
+#include "tableam/predicate.h"
+#include "transam/across.h"
+
+typedef enum Reach
+{
+	SITE,
+	EVERYWHERE,
+} Reach;
+
+static const struct config_enum_entry reaches[] = {
+	{"site", SITE, false},
+	{"everywhere", EVERYWHERE, false},
+	{NULL, 0, false}
+};
+
+static int	serializable;
+
+/* Reported to clients, so that who begins at several sites knows. */
+void
+mip_across_init(void)
+{
+	DefineCustomEnumVariable("mip.serializable",
+							 "Where SERIALIZABLE transactions of this database are so.",
+							 "\"site\": among those of this database; \"everywhere\": among those of all sites that say so.",
+							 &serializable, SITE, reaches, PGC_SUSET, GUC_REPORT,
+							 NULL, NULL, NULL);
+}
+
+/* ---- mip.begin ---- */
+
+static bool
+promises_everywhere(const text *promised)
+{
+	char	   *reach;
+
+	if (promised == NULL)
+		return false;
+	reach = text_to_cstring(promised);
+	for (const struct config_enum_entry *entry = reaches; entry->name; entry++)
+	{
+		if (strcmp(entry->name, reach) == 0)
+			return entry->val == EVERYWHERE;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("an instance is serializable at each \"site\", or \"everywhere\", not \"%s\"", reach)));
+}
+
+static void
+require_known(void)
+{
+	if (!mip_predicate_is_known())
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("transactions of this server cannot be serializable everywhere"),
+				 errdetail("pg_mip does not know how it keeps serializable transactions."),
+				 errhint("Set mip.serializable to \"site\", or use REPEATABLE READ.")));
+}
+
+static void
+check_promised(bool everywhere)
+{
+	if (everywhere)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("mip.begin has to be told that this instance is serializable everywhere"),
+				 errdetail("mip.serializable is \"everywhere\" here, which says nothing while it is not so at all sites of the instance."),
+				 errhint("Give it serializable => 'everywhere', at each site, or use another isolation level.")));
+	if (IsolationIsSerializable())
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("an instance cannot be serializable everywhere at this site"),
+				 errdetail("mip.serializable is \"site\" here."),
+				 errhint("It has to be the same at all sites.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_NOT_USABLE),
+			 errmsg("an instance that is to be serializable everywhere has to be SERIALIZABLE")));
+}
+
+/* What it reads would not be followed where nobody was writing when it began. */
+static void
+refuse_read_only(void)
+{
+	if (XactReadOnly)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("a transaction of several sites cannot be serializable everywhere and READ ONLY"),
+				 errhint("Begin it with READ WRITE.")));
+}
+
+bool
+mip_across_begin(ArrayType *sites, const text *promised)
+{
+	bool		everywhere = IsolationIsSerializable() && serializable == EVERYWHERE;
+	bool		several = mip_sites_count(sites) > 1;
+	bool		promises = promises_everywhere(promised);
+
+	if (promises ? !everywhere : everywhere && several)
+		check_promised(everywhere);
+	if (everywhere)
+		require_known();
+	if (everywhere && several)
+		refuse_read_only();
+	return everywhere;
+}
+
+/* It may be of several sites. */
+void
+mip_across_before_prepare(void)
+{
+	if (serializable == EVERYWHERE && IsolationIsSerializable() && FirstSnapshotSet)
+		refuse_read_only();
+}
+
+/* ---- READ ONLY ---- */
+
+static void
+refuse_deferrable(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot use READ ONLY DEFERRABLE where mip.serializable is \"everywhere\""),
+			 errdetail("A snapshot that is safe at one site may not be so across sites."),
+			 errhint("Leave out DEFERRABLE, or use REPEATABLE READ.")));
+}
+
+static bool
+is_deferrable(void)
+{
+	return serializable == EVERYWHERE && IsolationIsSerializable() &&
+		XactReadOnly && XactDeferrable && ShareSerializableXact() == NULL;
+}
+
+void
+mip_across_refuse_deferrable(void)
+{
+	if (IsTransactionState() && is_deferrable())
+		refuse_deferrable();
+}
+
+/*
+ * A transaction that PostgreSQL does not follow at all has begun beside nobody who
+ * writes, so it has missed nobody who was prepared.
+ */
+void
+mip_across_follow(void)
+{
+	if (serializable != EVERYWHERE || !IsolationIsSerializable() || IsParallelWorker())
+		return;
+	if (FirstSnapshotSet && is_deferrable())
+		refuse_deferrable();
+	mip_predicate_follow();
+}
+
+/* ---- the rules; the caller holds SerializableXactHashLock ---- */
+
+typedef enum Rule
+{
+	REPLACED,					/* what was read */
+	READ,						/* what was replaced */
+	MISSED						/* what had been prepared */
+} Rule;
+
+static bool
+is_sibling(const SERIALIZABLEXACT *sxact)
+{
+	return mip_in_transaction() && TransactionIdIsValid(sxact->topXid) &&
+		mip_xid_is_sibling(sxact->topXid);
+}
+
+/*
+ * Was it prepared for good when the snapshot of `mine` was taken, or may it have been?
+ * Who is committed by his own backend is so when others see it.
+ */
+static bool
+was_prepared(const SERIALIZABLEXACT *mine, const SERIALIZABLEXACT *writer)
+{
+	return writer->pid == 0 && (writer->flags & SXACT_FLAG_PREPARED) &&
+		writer->prepareSeqNo <= mine->SeqNo.lastCommitBeforeSnapshot;
+}
+
+/* The first writer that stands against what `mine` has read. */
+static const SERIALIZABLEXACT *
+find_writer(SERIALIZABLEXACT *mine, bool only_reads)
+{
+	RWConflict	conflict = NULL;
+
+	while ((conflict = MIP_LIST_NEXT(RWConflictData, outLink, &mine->outConflicts, conflict)) != NULL)
+	{
+		const SERIALIZABLEXACT *writer = conflict->sxactIn;
+
+		if (conflict->sxactOut == mine &&	/* not a seed */
+			(only_reads ? was_prepared(mine, writer) : (writer->flags & SXACT_FLAG_PREPARED) != 0) &&
+			!is_sibling(writer))
+			return writer;
+	}
+	return NULL;
+}
+
+/*
+ * The first reader that stands against what `mine` has written. Who has but read, at
+ * this site alone, comes before all that he has not seen.
+ */
+static const SERIALIZABLEXACT *
+find_reader(SERIALIZABLEXACT *mine)
+{
+	RWConflict	conflict = NULL;
+
+	while ((conflict = MIP_LIST_NEXT(RWConflictData, inLink, &mine->inConflicts, conflict)) != NULL)
+	{
+		const SERIALIZABLEXACT *reader = conflict->sxactOut;
+
+		if ((reader->flags & (SXACT_FLAG_PREPARED | SXACT_FLAG_COMMITTED)) == SXACT_FLAG_PREPARED &&
+			TransactionIdIsValid(reader->topXid) && !is_sibling(reader))
+			return reader;
+	}
+	return NULL;
+}
+
+/* False: it may not end, because of `rival`, or of somebody who is not known any more. */
+static bool
+may_end(SERIALIZABLEXACT *mine, Rule *rule, TransactionId *rival)
+{
+	bool		only_reads = !TransactionIdIsValid(GetTopTransactionIdIfAny());
+	const SERIALIZABLEXACT *found = NULL;
+
+	*rival = InvalidTransactionId;
+	*rule = only_reads ? MISSED : REPLACED;
+	if (mine->flags & SXACT_FLAG_SUMMARY_CONFLICT_OUT)
+		return false;
+	found = find_writer(mine, only_reads);
+	if (found == NULL)
+	{
+		*rule = READ;
+		found = find_reader(mine);
+	}
+	if (found)
+		*rival = found->topXid;
+	return found == NULL;
+}
+
+/* ---- the end of a transaction ---- */
+
+static char *
+describe(TransactionId rival)
+{
+	ListCell   *lc;
+
+	if (!TransactionIdIsValid(rival))
+		return pstrdup("A transaction of which no more is known");
+	foreach(lc, mip_living_instances())
+	{
+		MipLiving  *living = lfirst(lc);
+
+		if (TransactionIdEquals(living->tid, rival))
+			return psprintf("Instance " INT64_FORMAT " of request \"%s\"%s", living->xinst,
+							living->xid, living->pid == 0 ? ", which is in doubt," : "");
+	}
+	return psprintf("Transaction %u", rival);
+}
+
+static void
+fail(Rule rule, TransactionId rival)
+{
+	static const char *const whys[] = {
+		[REPLACED] = "has written what this one has read before.",
+		[READ] = "has read what this one has written, and is not committed yet.",
+		[MISSED] = "had been prepared, unseen, when this one began to read.",
+	};
+
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to read/write dependencies across sites"),
+			 errdetail("%s %s", describe(rival), whys[rule]),
+			 errhint("The transaction might succeed if retried, once the other one has been decided.")));
+}
+
+/*
+ * PostgreSQL's own check makes it count as prepared. That is made once more when it
+ * is committed or prepared, and finds no more then: predicate.h.
+ */
+void
+mip_across_validate(void)
+{
+	SERIALIZABLEXACT *mine = ShareSerializableXact();
+	Rule		rule;
+	TransactionId rival;
+	bool		passed;
+
+	if (!(serializable == EVERYWHERE || mip_mine.everywhere) ||
+		!IsolationIsSerializable() || mine == NULL)
+		return;
+	require_known();
+	if (mine->flags & SXACT_FLAG_READ_ONLY)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("mip.serializable has been changed since this transaction began"),
+				 errhint("The transaction might succeed if retried.")));
+	mip_predicate_let_commit();
+	mip_stop_point("counts as prepared");
+	LWLockAcquire(SerializableXactHashLock, LW_SHARED);
+	passed = may_end(mine, &rule, &rival);
+	LWLockRelease(SerializableXactHashLock);
+	if (!passed)
+		fail(rule, rival);
+}
