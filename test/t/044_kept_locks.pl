@@ -94,6 +94,10 @@ if ($node->pg_version >= 18)
 			run(begin(6) . "SELECT $call; ROLLBACK"),
 			qr/cannot hold ShareUpdateExclusiveLock on table "theirs"/,
 			"$call: refused");
+		like(
+			run("BEGIN; SELECT $call; SELECT mip.begin('keeps 7', 1); ROLLBACK"),
+			qr/cannot hold ShareUpdateExclusiveLock on table "theirs"/,
+			"... and before mip.begin");
 	}
 }
 
