@@ -88,8 +88,10 @@ def is_retryable(error: BaseException | None) -> bool:
 
 
 def may_be_held_up(error: BaseException | None) -> bool:
-    """Whether the attempt may have waited, in vain, for who waits for a sibling that is in doubt."""
-    return sqlstate(error) in _HELD_UP
+    """Whether the attempt may have waited, in vain, for who waits for a sibling that is in doubt; or may fail until a
+    request is decided that fails, in turn, until ours is.
+    """
+    return sqlstate(error) in _HELD_UP or awaits_decision(error)
 
 
 def awaits_decision(error: BaseException | None) -> bool:

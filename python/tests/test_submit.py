@@ -464,6 +464,44 @@ async def test_beside_a_pivot_in_doubt(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
+async def test_each_a_pivot_to_the_other(server: Server, shop: Shop) -> None:
+    """What two dead servers have left at one site each lets the other request fail: both give up their own."""
+    dead, app = server(), server()
+    left = set()
+
+    async def sell(tx: Tx, request: Any) -> Any:
+        own, watched, others = request
+        await tx.store.execute("SELECT FROM item WHERE i_id = %s", (watched,))
+        if tx.xid in left:
+            await tx.store.execute("SELECT FROM item WHERE i_id = %s", (others,))
+        left.add(tx.xid)
+        await tx.store.execute("UPDATE item SET stock = stock + 1 WHERE i_id = %s", (own,))
+        return own
+
+    def die(step: Step) -> None:
+        if step.name == "prepared-first-site":
+            raise asyncio.CancelledError
+
+    for each in (dead, app):
+        each.transaction(sites=("store", "bank"), isolation="serializable")(sell)
+    dead.parallel = False
+    dead.on_step(die)
+    shop.sql("store", "INSERT INTO item VALUES (3, 0), (4, 0), (5, 0)")
+    requests = {"a pivot": [2, 3, 4], "another": [4, 5, 2]}
+    for xid, request in requests.items():
+        with pytest.raises(Unknown):
+            await dead.submit("sell", request, xid=xid)
+        seen = f"UPDATE item SET stock = stock WHERE i_id = {request[1]}"
+        shop.sql("store", f"BEGIN ISOLATION LEVEL SERIALIZABLE; {seen}; COMMIT")
+    assert len(shop.sql("store", "SELECT FROM mip.in_doubt")) == 2
+    before = shop.sql("store", "SELECT stock + 1 FROM item WHERE i_id IN (2, 4) ORDER BY i_id")
+    answers = await asyncio.gather(*(app.submit("sell", request, xid=xid) for xid, request in requests.items()))
+    assert answers == [2, 4]
+    after = shop.sql("store", "SELECT stock FROM item WHERE i_id IN (2, 4) ORDER BY i_id")
+    assert after == before
+    shop.assert_clean()
+
+
 async def test_deadlocks_are_retried(server: Server, shop: Shop) -> None:
     app = server()
 
