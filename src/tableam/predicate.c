@@ -319,11 +319,22 @@ find_sxact(TransactionId xid)
 	return found && !(found->myXact->flags & SXACT_FLAG_DOOMED) ? found->myXact : NULL;
 }
 
+/*
+ * Siblings of this transaction; TopTransactionContext. One that is over may have
+ * given its place to somebody else: then is_summarized asks for nothing.
+ */
+static SERIALIZABLEXACT **met;
+static int	nmet;
+
 static void
 meet(SERIALIZABLEXACT *mine, List *siblings, bool seeds)
 {
 	ListCell   *lc;
 
+	if (met)
+		pfree(met);
+	met = MemoryContextAlloc(TopTransactionContext, (list_length(siblings) + 1) * sizeof(*met));
+	nmet = 0;
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
 	foreach(lc, siblings)
 	{
@@ -332,6 +343,8 @@ meet(SERIALIZABLEXACT *mine, List *siblings, bool seeds)
 		if (other == NULL)
 			continue;
 		name_summary(other);
+		if (!(other->flags & SXACT_FLAG_SUMMARY_CONFLICT_OUT))
+			met[nmet++] = other;
 		if (seeds)
 		{
 			seed(mine, other);
@@ -339,6 +352,18 @@ meet(SERIALIZABLEXACT *mine, List *siblings, bool seeds)
 		}
 	}
 	LWLockRelease(SerializableXactHashLock);
+}
+
+/* Has a sibling got a summary since? Without the lock: who misses it fails for nothing. */
+static bool
+is_summarized(void)
+{
+	for (int i = 0; i < nmet; i++)
+	{
+		if (met[i]->flags & SXACT_FLAG_SUMMARY_CONFLICT_OUT)
+			return true;
+	}
+	return false;
 }
 
 static List *
@@ -570,7 +595,7 @@ mip_hide_siblings_slowly(Snapshot scanned)
 	/* whoever scans with that itself is to see by it */
 	if (scanned == snapshot || pool == NULL)
 		return;
-	if (hidden_joins != mip_mine.family->joins)
+	if (hidden_joins != mip_mine.family->joins || is_summarized())
 		make_hidden(snapshot);
 	shown = swap(snapshot, &hidden);
 	mip_bare_snapshot = snapshot;
@@ -596,6 +621,8 @@ mip_predicate_at_eoxact(void)
 	mip_show_siblings();
 	memset(&hidden, 0, sizeof(hidden));
 	hidden_joins = 0;
+	met = NULL;
+	nmet = 0;
 }
 
 /* ---- overlays ---- */

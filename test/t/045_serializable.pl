@@ -1,6 +1,7 @@
-# SERIALIZABLE beside a sibling that a crash has left prepared: PostgreSQL knows
-# no more of its conflicts than that there may be some, and fails whoever reads
-# what it has written. A sibling passes, and an outsider does not.
+# SERIALIZABLE beside a prepared sibling of whose conflicts PostgreSQL knows no more than
+# that there may be some, as behind a crash: it fails whoever reads what that has written.
+# A sibling passes, and an outsider does not. And what is borrowed of its conflicts is given
+# back to it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,7 +11,7 @@ use lib $FindBin::RealBin;
 use MipTest;
 use Test::More;
 
-my $node = mip_node('serializable');
+my $node = mip_node('serializable', allows_streaming => 1);
 mip_sql(
 	$node, q[
 	CREATE TABLE s (k int PRIMARY KEY, v int) USING mip WITH (fillfactor = 50);
@@ -20,41 +21,106 @@ mip_sql(
 # begins a SERIALIZABLE transaction, an instance if there is an xinst
 sub begin
 {
-	my ($name, $xinst) = @_;
-	my $s = session($node, $name);
+	my ($on, $name, $xid, $xinst) = @_;
+	my $s = session($on, $name);
 	$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
-	$s->sql("SELECT mip.begin('crash', $xinst)") if $xinst;
+	$s->sql("SELECT mip.begin('$xid', $xinst)") if $xid;
 	return $s;
 }
 
-my $first = begin('first', 1);
-$first->sql('SELECT v FROM s WHERE k = 2');
-$first->sql('UPDATE s SET v = 1 WHERE k = 1');
-$first->sql("SELECT FROM mip.prepare('', '')");
-$node->stop('immediate');
-$node->start;
-
-for my $xinst (2, 3)
+# Prepares an instance that has read the first row and written the second one.
+sub prepare
 {
-	my $sibling = begin("sibling $xinst", $xinst);
-	is($sibling->sql('SELECT v FROM s WHERE k = 1'),
-		'0', 'a sibling reads what it has written');
-	$sibling->sql("UPDATE s SET v = $xinst WHERE k = 1");
-	$sibling->sql("UPDATE s SET v = $xinst WHERE k = 2");
-	is($sibling->sql("SELECT state FROM mip.prepare('', '') WHERE xinst = $xinst"),
-		'prepared', 'and writes, and is prepared');
-
-	my $outsider = begin("outsider $xinst");
-	$outsider->refused('SELECT v FROM s WHERE k = 1',
-		'40001', 'an outsider does not');
+	my ($on, $xid, $xinst, $read, $write) = @_;
+	my $s = begin($on, "instance $xinst of $xid", $xid, $xinst);
+	is($s->sql("SELECT v FROM s WHERE k = $write"), '0', "$xid: $xinst reads what is to be written");
+	$s->sql("SELECT v FROM s WHERE k = $read");
+	$s->sql("UPDATE s SET v = $xinst WHERE k IN ($read, $write)");
+	is($s->sql("SELECT state FROM mip.prepare('', '') WHERE xinst = $xinst"),
+		'prepared', "$xid: and $xinst writes, and is prepared");
+	$s->quit;
+	return;
 }
 
-mip_sql($node, "SELECT FROM mip.commit('crash', 2)");
-my $after = begin('after');
-is($after->sql('SELECT v FROM s WHERE k < 3'), "2\n2", 'nor does it matter any more');
-$after->sql('COMMIT');
-is(mip_sql($node, "SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock' AND pid IS NULL"),
-	'0', 'all that was in doubt is gone');
+sub outsider_fails
+{
+	my ($on, $xid) = @_;
+	my $s = begin($on, 'outsider');
+	$s->refused('SELECT v FROM s WHERE k = 1', '40001', "$xid: an outsider does not");
+	$s->quit;
+	return;
+}
+
+# Siblings go on beside one that is in doubt, and of whose conflicts nothing is known.
+sub is_met_by_siblings
+{
+	my ($on, $xid) = @_;
+	for my $xinst (2, 3)
+	{
+		prepare($on, $xid, $xinst, 2, 1);
+		outsider_fails($on, $xid);
+	}
+	mip_sql($on, "SELECT FROM mip.commit('$xid', 2)");
+	my $after = begin($on, 'after');
+	is($after->sql('SELECT v FROM s WHERE k < 3'), "2\n2", "$xid: nor does it matter once it is decided");
+	$after->sql('COMMIT');
+	$after->quit;
+	is(mip_sql($on, "SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock' AND pid IS NULL"),
+		'0', "$xid: all that was in doubt is gone");
+	mip_sql($on, 'UPDATE s SET v = 0 WHERE k < 3');
+	return;
+}
+
+# ---- behind a crash, a restart, on a promoted standby ----
+
+for my $stop (qw(immediate fast))
+{
+	prepare($node, $stop, 1, 2, 1);
+	$node->stop($stop);
+	$node->start;
+	is_met_by_siblings($node, $stop);
+}
+
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+prepare($node, 'promoted', 1, 2, 1);
+catch_up($node, $standby);
+$standby->promote;
+is_met_by_siblings($standby, 'promoted');
+$standby->stop;
+mip_sql($node, "SELECT FROM mip.rollback('promoted', 1)");
+
+# ---- when PostgreSQL forgets whom a sibling conflicts with, while another one runs ----
+
+my $first = begin($node, 'first', 'summary', 1);
+$first->sql('SELECT v FROM s WHERE k = 3');
+$first->sql('UPDATE s SET v = 1 WHERE k = 1');
+$first->sql("SELECT FROM mip.prepare('', '')");
+$first->quit;
+mip_sql($node, 'BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE s SET v = 9 WHERE k = 3; COMMIT');
+my $sibling = begin($node, 'sibling', 'summary', 2);
+is($sibling->sql('SELECT v FROM s WHERE k = 1'), '0', 'a sibling reads what has been written');
+mip_sql(
+	$node, q[
+	CREATE TABLE n (v int);
+	SET default_transaction_isolation = serializable;
+	DO $$
+	BEGIN
+		FOR i IN 1 .. 10 * (current_setting('max_connections')::int +
+				current_setting('max_prepared_transactions')::int + 40) LOOP
+			INSERT INTO n VALUES (i);
+			COMMIT;
+		END LOOP;
+	END $$]);
+is($sibling->sql('SELECT v FROM s WHERE k = 1'), '0', 'and again, when there is but a summary');
+outsider_fails($node, 'summary');
+$sibling->sql('UPDATE s SET v = 2 WHERE k = 1');
+$sibling->sql("SELECT FROM mip.prepare('', '')");
+$sibling->quit;
+mip_sql($node, "SELECT FROM mip.commit('summary', 2)");
+is(mip_sql($node, 'SELECT v FROM s WHERE k = 1'), '2', 'it is committed');
 
 # ---- what is borrowed of PostgreSQL's conflicts is given back ----
 
@@ -133,7 +199,8 @@ for my $n (1 .. 24)
 		$node->start;
 		@siblings = map { session($node, "of many, again, $_") } 1 .. 3;
 	}
-	mip_sql($node, "SELECT FROM mip.commit('many $n', 2)");
+	my $flush = $n % 8 < 4 ? 'on' : 'off';
+	mip_sql($node, "SET mip.synchronous_commit_prepared = $flush; SELECT FROM mip.commit('many $n', 2)");
 }
 cmp_ok($most, '>=', 6, 'each pair of siblings has two');
 is(mip_sql($node, 'SELECT conflicts_in_use()'), '0', 'none is lost');
