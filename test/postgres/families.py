@@ -1,4 +1,4 @@
-"""The isolation suite with every transaction block an instance of a family of its own."""
+"""The isolation suite with every transaction block an instance of a family of its own, with siblings or without."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def excluded() -> dict[str, tuple[str, str]]:
             name, pattern, reason = line.split(" | ", 2)
             found[name] = pattern, reason
     return found
+
+
+def serializable(build: Path, specs: list[str]) -> list[str]:
+    """Those of the specs that are about SERIALIZABLE, but for what waits for all siblings, its own included."""
+    texts = {spec: (build / f"src/test/isolation/specs/{spec}.spec").read_text().upper() for spec in specs}
+    return [spec for spec in specs if "SERIALIZABLE" in texts[spec] and "DEFERRABLE" not in texts[spec]]
 
 
 def check_excluded(build: Path, name: str) -> str:

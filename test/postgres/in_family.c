@@ -2,7 +2,7 @@
  *
  * in_family.c
  *	  Preloaded into isolationtester: every transaction block becomes a MIP
- *	  transaction, the only instance of a family of its own.
+ *	  transaction, an instance of a family of its own.
  *
  * What a spec sends is looked through statement by statement. mip.begin goes
  * before the first statement of a transaction block that is not the session's
@@ -12,11 +12,16 @@
  * Both are selected without columns, and such results are passed off as those
  * of a command: a spec's output shows nothing of it.
  *
+ * With SIBLINGS in the environment it is not the only one: there are a prepared and an
+ * active SERIALIZABLE sibling from before it begins until it has ended. They have changed
+ * a row that is of no spec. So it ends with mip.prepare, and mip.commit follows.
+ *
  *-------------------------------------------------------------------------
  */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +41,9 @@ typedef struct
 	bool		joined;			/* its transaction is an instance */
 	bool		begin_pending;	/* the next result is that of mip.begin */
 	char		savepoint[64];	/* the outermost one */
+	char		xid[128];
+	PGconn	   *sibling;		/* that of its siblings */
+	bool		has_siblings;
 } Session;
 
 static Session sessions[MAX_SESSIONS];
@@ -51,6 +59,80 @@ session_of(PGconn *conn)
 			return &sessions[i];
 	}
 	abort();
+}
+
+/* ---- siblings ---- */
+
+static bool within_libpq;
+
+/* As the siblings' session; what it returns is good until the next one. */
+static const char *
+ask(Session *session, bool must, const char *format, ...)
+{
+	static char answer[64];
+	char		sql[512];
+	va_list		args;
+	PGresult   *result;
+	bool		good;
+
+	va_start(args, format);
+	vsnprintf(sql, sizeof(sql), format, args);
+	va_end(args);
+	within_libpq = true;
+	result = ((PGresult *(*) (PGconn *, const char *)) dlsym(RTLD_NEXT, "PQexec")) (session->sibling, sql);
+	within_libpq = false;
+	good = *PQresultErrorMessage(result) == '\0';
+	if (!good && must)
+		printf("%s: %s", sql, PQresultErrorMessage(result));
+	snprintf(answer, sizeof(answer), "%s", PQntuples(result) && PQnfields(result) ? PQgetvalue(result, 0, 0) : "");
+	PQclear(result);
+	return good ? answer : NULL;
+}
+
+static void
+connect_sibling(Session *session)
+{
+	const char *const names[] = {"host", "port", "user", "dbname", NULL};
+	const char *const values[] = {PQhost(session->conn), PQport(session->conn), PQuser(session->conn),
+	PQdb(session->conn), NULL};
+
+	within_libpq = true;
+	session->sibling = PQconnectdbParams(names, values, 0);
+	within_libpq = false;
+	ask(session, true, "SET client_min_messages = warning; CREATE SCHEMA IF NOT EXISTS beside;"
+		" CREATE TABLE IF NOT EXISTS beside.row (v int) USING mip");
+}
+
+static void
+begin_siblings(Session *session)
+{
+	char		row[64];
+
+	if (!session->sibling)
+		connect_sibling(session);
+	/* by its place: siblings of other families meet nowhere */
+	snprintf(row, sizeof(row), "%s", ask(session, true, "INSERT INTO beside.row VALUES (0) RETURNING ctid"));
+	for (int xinst = 1; xinst <= 3; xinst += 2)
+	{
+		ask(session, true, "BEGIN ISOLATION LEVEL SERIALIZABLE");
+		ask(session, true, "SELECT FROM mip.begin('%s', %d)", session->xid, xinst);
+		ask(session, true, "UPDATE beside.row SET v = %d WHERE ctid = '%s'", xinst, row);
+		if (xinst == 1)
+			ask(session, true, "SELECT FROM mip.prepare('', '')");
+	}
+	session->has_siblings = true;
+}
+
+/* Once its transaction is over: it has won if it is prepared. */
+static void
+end_siblings(Session *session)
+{
+	if (!session->has_siblings || PQtransactionStatus(session->conn) != PQTRANS_IDLE)
+		return;
+	session->has_siblings = false;
+	ask(session, true, "ROLLBACK");
+	if (!ask(session, false, "SELECT FROM mip.commit('%s', 2)", session->xid))
+		ask(session, true, "SELECT FROM mip.rollback('%s', 1)", session->xid);
 }
 
 /* ---- statements ---- */
@@ -104,13 +186,16 @@ end_of(const char *p)
 }
 
 static void
-put_begin(FILE *out)
+put_begin(FILE *out, Session *session)
 {
 	static int	counter;
 	const char *spec = getenv("PGAPPNAME");
 
-	fprintf(out, "SELECT FROM mip.begin('%.80s %d %d', 1); ",
-			spec ? spec : "", (int) getpid(), ++counter);
+	snprintf(session->xid, sizeof(session->xid), "%.80s %d %d",
+			 spec ? spec : "", (int) getpid(), ++counter);
+	if (getenv("SIBLINGS"))
+		begin_siblings(session);
+	fprintf(out, "SELECT FROM mip.begin('%s', 2); ", session->xid);
 }
 
 /* SAVEPOINT and RELEASE: what would have to be released before the end */
@@ -132,7 +217,8 @@ put_commit(FILE *out, Session *session)
 {
 	if (session->savepoint[0])
 		fprintf(out, "RELEASE %s; ", session->savepoint);
-	fprintf(out, "SELECT FROM mip.commit_one_phase('', '')");
+	fprintf(out, "SELECT FROM mip.%s('', '')",
+			session->has_siblings ? "prepare" : "commit_one_phase");
 }
 
 /* What outlasts a transaction, but not an instance. (SET takes no snapshot, either.) */
@@ -181,7 +267,7 @@ rewrite(PGconn *conn, const char *sql)
 		else if (in_block && !session->joined && !failed && !is_of_session(p))
 		{
 			session->begin_pending = ftell(out) == 0;
-			put_begin(out);
+			put_begin(out, session);
 			session->joined = true;
 		}
 		note_savepoint(session, p);
@@ -193,8 +279,6 @@ rewrite(PGconn *conn, const char *sql)
 }
 
 /* ---- what isolationtester calls ---- */
-
-static bool within_libpq;
 
 int
 PQsendQuery(PGconn *conn, const char *query)
@@ -223,6 +307,19 @@ PQexec(PGconn *conn, const char *query)
 	result = real(conn, text);
 	within_libpq = false;
 	free(text);
+	end_siblings(session_of(conn));
+	return result;
+}
+
+/* A step is over when nothing comes any more. */
+PGresult *
+PQgetResult(PGconn *conn)
+{
+	PGresult   *(*real) (PGconn *) = dlsym(RTLD_NEXT, "PQgetResult");
+	PGresult   *result = real(conn);
+
+	if (!within_libpq && result == NULL)
+		end_siblings(session_of(conn));
 	return result;
 }
 

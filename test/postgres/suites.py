@@ -55,10 +55,11 @@ def run_suite(
     access_method: str,
     tests: list[str] | None = None,
     preload: Path | None = None,
+    siblings: bool = False,
 ) -> Outputs:
     """Run suite `kind` on tables of `access_method`, of the isolation suite perhaps only `tests`.
 
-    `preload` is a library for the program that runs a spec.
+    `preload` is a library for the program that runs a spec, with `siblings` in its families or without.
     """
     source = build / "src/test" / kind
     folder.mkdir()
@@ -81,7 +82,7 @@ def run_suite(
             *connection_of(cluster),
         ]
         if preload:
-            command.append(f"--launcher=env LD_PRELOAD={preload}")
+            command.append(f"--launcher=env {'SIBLINGS=1 ' if siblings else ''}LD_PRELOAD={preload}")
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment())
         (folder / "log").write_text(done.stdout + done.stderr)
         log = cluster.log_path.read_text(errors="replace").splitlines()
