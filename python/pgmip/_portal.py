@@ -104,9 +104,9 @@ class Portal:
         """End the thread; what is still running there is cancelled."""
         self._process.check()
         with self._lock:
-            if self._loop is not None and not self._closed:
+            closed, self._closed = self._closed, True  # before anything is cancelled by it
+            if self._loop is not None and not closed:
                 self._loop.call_soon_threadsafe(self._loop.stop)  # after all that has been called
-            self._closed = True
         if self._thread is not None:
             self._thread.join()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from test_sync import in_a_child, refusal
+from forked import in_a_child, refusal
 from web import Direction, FakeApp, Fault, Mode, WireProxy, serving
 
 import pgmip

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from forked import in_a_child, refusal
 from shop import BUY, ORDER, PAYMENT, SCHEMA, Shop
-from web import FakeApp, serving
 
-from pgmip import App, Client, SyncClient, Tx, sync
-from pgmip.http import asgi
+from pgmip import App, Tx, sync
 from pgmip.sweeper import Sweeper
 from pgmip.xinst import new_xid
 
@@ -26,39 +24,14 @@ Server = Callable[..., App]
 PATIENCE = 60.0
 
 
-def in_a_child(work: Callable[[], str]) -> str:
-    """What `work` returns in a child process that is forked here and now, and ends without a word to anybody."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads, from 3.12 on
-        pid = os.fork()
-    if pid == 0:
-        try:
-            told = work()
-            gc.collect()
-            os.write(writer, told.encode())
-        except BaseException as error:
-            os.write(writer, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as told:
-        answer = told.read()
-    os.waitpid(pid, 0)
-    return answer
-
-
-def refusal(work: Callable[[], Any]) -> str:
-    """Of what is begun there, in an event loop of its own."""
+def in_another(work: Callable[[], Awaitable[Any]]) -> str:
+    """What is told of this in a child, in an event loop of its own."""
 
     async def begin() -> Any:
         async with asyncio.timeout(PATIENCE):
             return await work()
 
-    try:
-        return repr(asyncio.run(begin()))
-    except RuntimeError as error:
-        return str(error)
+    return in_a_child(lambda: refusal(lambda: asyncio.run(begin())))
 
 
 @pytest.mark.integration
@@ -82,7 +55,7 @@ async def test_a_child_of_a_handler(server: Server, shop: Shop) -> None:
             lambda: tx.store.execute_many("SELECT %s", [(1,), (2,)]), lambda: tx.store.savepoint().__aenter__(),
             lambda: app.settle("x"),
         ):  # fmt: skip
-            told.append(in_a_child(lambda work=work: refusal(work)))  # type: ignore[misc]
+            told.append(in_another(work))
         await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
         return {"xinst": tx.xinst}
 
@@ -114,31 +87,12 @@ async def test_a_child_of_a_server(server: Server, shop: Shop) -> None:
             lambda: app.submit("buy", BUY), lambda: app.resolve(xids[0]), lambda: app.settle(xids[0]),
             lambda: app.acknowledge(xids[0]), app.close,
         ):  # fmt: skip
-            assert "forked" in in_a_child(lambda work=work: refusal(work))  # type: ignore[misc]
+            assert "forked" in in_another(work)
         await app.submit("buy", BUY)
         go_on.set()
         for xid, result in zip(xids, await asyncio.gather(*running), strict=True):
             shop.assert_once(xid, result)
     shop.assert_clean()
-
-
-async def test_a_child_of_a_client() -> None:
-    """Its connections carry the parent's requests and answers."""
-    app = FakeApp("done")
-    async with serving(asgi(app)) as url, Client([url]) as client:
-        assert await client.submit("buy", 1) == "done"
-        for work in (lambda: client.submit("buy", 2), client.close):
-            assert "forked" in in_a_child(lambda work=work: refusal(work))  # type: ignore[misc]
-        assert await client.submit("buy", 3) == "done"
-        with SyncClient([url]) as blocking:
-            assert await asyncio.to_thread(blocking.submit, "buy", 4) == "done"
-
-            async def submit() -> Any:
-                return blocking.submit("buy", 5)
-
-            assert "forked" in in_a_child(lambda: refusal(submit))
-            assert await asyncio.to_thread(blocking.submit, "buy", 6) == "done"
-    assert [request for _, request, _ in app.asked] == [1, 3, 4, 6]
 
 
 @pytest.fixture
@@ -159,14 +113,8 @@ def threads(shop: Shop) -> Iterator[sync.App]:
 def test_a_child_of_threads(threads: sync.App, shop: Shop) -> None:
     threads.submit("note", None)
 
-    def refused(work: Callable[[], Any]) -> str:
-        try:
-            return repr(work())
-        except RuntimeError as error:
-            return str(error)
-
     for call in (lambda: threads.submit("note", None), lambda: threads.settle("x"), threads.close):
-        assert "forked" in in_a_child(lambda call=call: refused(call))  # type: ignore[misc]
+        assert "forked" in in_a_child(lambda call=call: refusal(call))  # type: ignore[misc]
     threads.submit("note", None)
     shop.assert_clean()
 

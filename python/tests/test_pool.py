@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from forked import in_a_child, refusal
 from proxy import Fault, Mode, Proxy
 from shop import SCHEMA, Shop, make_app
 from test_sweeper import leave, prepare_at
-from test_sync import in_a_child, refusal
 
 from pgmip import App, Decided, NothingHappened, Resolution, SiteDown, Step, SubmitError, Tx, Unknown, _mipt, _pool
 from pgmip._branch import Branch

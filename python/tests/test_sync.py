@@ -296,6 +296,29 @@ def test_a_handler_that_outlives_its_app(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
+def test_closed_is_told_however_quick_the_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    portal, begun = Portal("it"), threading.Event()
+
+    async def waits() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as thread:
+        calling = thread.submit(lambda: portal.call(waits()))
+        assert begun.wait(PATIENCE)
+        assert portal._loop is not None
+        soon = portal._loop.call_soon_threadsafe
+
+        def and_wait(*stop: Any) -> None:
+            soon(*stop)
+            calling.exception(PATIENCE)
+
+        monkeypatch.setattr(portal._loop, "call_soon_threadsafe", and_wait)
+        portal.close()
+        with pytest.raises(Closed):
+            calling.result()
+
+
 def test_it_takes_what_its_twin_takes() -> None:
     """Their signatures are written out twice, for those who read them."""
 
