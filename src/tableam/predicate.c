@@ -674,14 +674,13 @@ void
 mip_look_slowly(Relation rel, ItemPointer tid, Snapshot snapshot)
 {
 	MipHeader	header;
-	TransactionId seen = InvalidTransactionId;
+	MipHeader	seen = {0};
 
 	if (!CheckForSerializableConflictOutNeeded(rel, snapshot))
 		return;
-	while (mip_read_header(rel, tid, &header, NULL) &&
-		   !TransactionIdEquals(header.xmax, seen))
+	while (mip_read_header(rel, tid, &header, NULL) && !mip_same_xmax(&header, &seen))
 	{
-		seen = header.xmax;
+		seen = header;
 		look_at(rel, &header, snapshot);
 	}
 }
