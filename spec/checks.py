@@ -16,8 +16,8 @@ HERE = Path(__file__).resolve().parent
 # The longest first: they are run side by side.
 CONFIGURATIONS = (
     "sweeper", "retry", "four_instances", "told_canceller", "told_client", "families", "told_requests",
-    "told_sweeper", "told_refusals", "everywhere", "crossing", "site_sets", "timeless", "family", "everywhere_one_site",
-    "one_site",
+    "told_sweeper", "told_refusals", "everywhere", "crossing", "site_sets", "timeless", "family",
+    "everywhere_one_site", "one_site",
 )  # fmt: skip
 LARGE = ("old_and_new", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings")
 

@@ -50,6 +50,7 @@ shmem_request(void)
 	mip_durable_shmem_request();
 	mip_stats_shmem_request();
 	mip_predicate_shmem_request();
+	mip_across_shmem_request();
 }
 
 static void
@@ -64,6 +65,7 @@ shmem_startup(void)
 	mip_unflushed_shmem_startup();
 	mip_stats_shmem_startup();
 	mip_predicate_shmem_startup();
+	mip_across_shmem_startup();
 	LWLockRelease(AddinShmemInitLock);
 }
 

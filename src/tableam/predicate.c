@@ -58,6 +58,7 @@
 #include "heap/version.h"
 #include "family/family.h"
 #include "tableam/predicate.h"
+#include "tableam/predicate_internal.h"
 
 /*
  * How many transactions that have begun behind our snapshot are listed to tell a
@@ -77,9 +78,9 @@ typedef struct Dummies
 } Dummies;
 
 /* predicate.c's own; NULL: not as expected */
-static HTAB *sxact_of_xid;
-static RWConflictPoolHeader pool;
-static PredXactList transactions;
+HTAB	   *mip_sxact_of_xid;
+RWConflictPoolHeader mip_conflict_pool;
+PredXactList mip_sxacts;
 
 static Dummies *dummies;
 
@@ -147,7 +148,7 @@ attach_pool(void)
 }
 
 static PredXactList
-attach_transactions(void)
+attach_sxacts(void)
 {
 	bool		exists;
 	PredXactList found = ShmemInitStruct("PredXactList", MIP_SXACT_LIST_SIZE(max_sxacts()), &exists);
@@ -164,23 +165,23 @@ attach(void)
 
 	PG_TRY();
 	{
-		sxact_of_xid = attach_sxact_of_xid();
-		pool = attach_pool();
-		transactions = attach_transactions();
+		mip_sxact_of_xid = attach_sxact_of_xid();
+		mip_conflict_pool = attach_pool();
+		mip_sxacts = attach_sxacts();
 	}
 	PG_CATCH();
 	{
 		/* of another size */
 		MemoryContextSwitchTo(memory);
 		FlushErrorState();
-		pool = NULL;
+		mip_conflict_pool = NULL;
 	}
 	PG_END_TRY();
-	if (sxact_of_xid == NULL || pool == NULL || transactions == NULL)
+	if (mip_sxact_of_xid == NULL || mip_conflict_pool == NULL || mip_sxacts == NULL)
 	{
-		sxact_of_xid = NULL;
-		pool = NULL;
-		transactions = NULL;
+		mip_sxact_of_xid = NULL;
+		mip_conflict_pool = NULL;
+		mip_sxacts = NULL;
 		ereport(LOG,
 				(errmsg("pg_mip does not know how this server keeps serializable transactions"),
 				 errdetail("SERIALIZABLE instances cannot have siblings, and mip.serializable cannot be \"everywhere\".")));
@@ -206,7 +207,7 @@ mip_predicate_shmem_startup(void)
 bool
 mip_predicate_is_known(void)
 {
-	return pool != NULL;
+	return mip_conflict_pool != NULL;
 }
 
 /* ---- conflicts; the caller holds SerializableXactHashLock exclusively ---- */
@@ -242,7 +243,7 @@ has_room(void)
 	int			n = 0;
 
 	while (n < POOL_RESERVE &&
-		   (conflict = MIP_LIST_NEXT(RWConflictData, outLink, &pool->availableList, conflict)) != NULL)
+		   (conflict = MIP_LIST_NEXT(RWConflictData, outLink, &mip_conflict_pool->availableList, conflict)) != NULL)
 		n++;
 	return n == POOL_RESERVE;
 }
@@ -255,22 +256,13 @@ set_conflict(SERIALIZABLEXACT *reader, SERIALIZABLEXACT *named, SERIALIZABLEXACT
 
 	if (!has_room())
 		return false;
-	conflict = MIP_LIST_NEXT(RWConflictData, outLink, &pool->availableList, conflict);
+	conflict = MIP_LIST_NEXT(RWConflictData, outLink, &mip_conflict_pool->availableList, conflict);
 	MIP_LIST_DELETE(&conflict->outLink);
 	conflict->sxactOut = named;
 	conflict->sxactIn = writer;
 	MIP_LIST_PUSH(&reader->outConflicts, &conflict->outLink);
 	MIP_LIST_PUSH(&writer->inConflicts, &conflict->inLink);
 	return true;
-}
-
-/* ReleaseRWConflict */
-static void
-release_conflict(RWConflict conflict)
-{
-	MIP_LIST_DELETE(&conflict->inLink);
-	MIP_LIST_DELETE(&conflict->outLink);
-	MIP_LIST_PUSH(&pool->availableList, &conflict->outLink);
 }
 
 /* ---- siblings are no rivals ---- */
@@ -288,7 +280,7 @@ seed(SERIALIZABLEXACT *reader, SERIALIZABLEXACT *writer)
 	if (writer->flags & SXACT_FLAG_PREPARED)
 	{
 		if (conflict)
-			release_conflict(conflict);
+			mip_release_conflict(conflict);
 	}
 	else if (conflict)
 		conflict->sxactOut = &dummies->seed;
@@ -304,19 +296,6 @@ name_summary(SERIALIZABLEXACT *sxact)
 		(find_conflict(sxact, &dummies->before) ||
 		 set_conflict(sxact, sxact, &dummies->before)))
 		sxact->flags &= ~SXACT_FLAG_SUMMARY_CONFLICT_OUT;
-}
-
-/*
- * A sibling's; NULL if it is not serializable, or over. The caller holds
- * SerializableXactHashLock.
- */
-static SERIALIZABLEXACT *
-find_sxact(TransactionId xid)
-{
-	SERIALIZABLEXIDTAG tag = {.xid = xid};
-	SERIALIZABLEXID *found = hash_search(sxact_of_xid, &tag, HASH_FIND, NULL);
-
-	return found && !(found->myXact->flags & SXACT_FLAG_DOOMED) ? found->myXact : NULL;
 }
 
 /*
@@ -338,7 +317,7 @@ meet(SERIALIZABLEXACT *mine, List *siblings, bool seeds)
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
 	foreach(lc, siblings)
 	{
-		SERIALIZABLEXACT *other = find_sxact(((MipInstance *) lfirst(lc))->xid);
+		SERIALIZABLEXACT *other = mip_find_sxact(((MipInstance *) lfirst(lc))->xid);
 
 		if (other == NULL)
 			continue;
@@ -391,7 +370,7 @@ mip_predicate_begin(void)
 	Assert(mip_in_transaction());
 	if (!IsolationIsSerializable() || (siblings = my_siblings()) == NIL)
 		return;
-	if (pool == NULL)
+	if (mip_conflict_pool == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("a second instance of a family cannot be SERIALIZABLE on this server"),
@@ -409,13 +388,13 @@ mip_predicate_name_summaries(void)
 	List	   *living = mip_living_instances();
 	ListCell   *lc;
 
-	if (pool == NULL)
+	if (mip_conflict_pool == NULL)
 		return InvalidTransactionId;
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
 	foreach(lc, living)
 	{
 		const MipLiving *inst = lfirst(lc);
-		SERIALIZABLEXACT *sxact = inst->pid == 0 ? find_sxact(inst->tid) : NULL;
+		SERIALIZABLEXACT *sxact = inst->pid == 0 ? mip_find_sxact(inst->tid) : NULL;
 
 		if (sxact == NULL || !(sxact->flags & SXACT_FLAG_SUMMARY_CONFLICT_OUT))
 			continue;
@@ -434,14 +413,14 @@ mip_predicate_before_end(void)
 	RWConflict	conflict;
 	RWConflict	next;
 
-	if (mine == NULL || pool == NULL)
+	if (mine == NULL || mip_conflict_pool == NULL)
 		return;
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
 	for (conflict = next_in(mine, NULL); conflict != NULL; conflict = next)
 	{
 		next = next_in(mine, conflict);
 		if (conflict->sxactOut == &dummies->seed)
-			release_conflict(conflict);
+			mip_release_conflict(conflict);
 	}
 	LWLockRelease(SerializableXactHashLock);
 }
@@ -454,32 +433,6 @@ void
 mip_predicate_let_commit(void)
 {
 	PreCommit_CheckForSerializationFailure();
-}
-
-/* ---- READ ONLY ---- */
-
-/*
- * Who might make its snapshot unsafe does not matter any more: it goes by its
- * conflicts. It counts as one that writes until it ends, for PostgreSQL goes by the
- * flag then, too.
- */
-void
-mip_predicate_follow(void)
-{
-	SERIALIZABLEXACT *mine = ShareSerializableXact();
-	RWConflict	unsafe = NULL;
-
-	if (mine == NULL || !(mine->flags & SXACT_FLAG_READ_ONLY) || pool == NULL)
-		return;
-	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
-	while ((unsafe = MIP_LIST_NEXT(RWConflictData, inLink, &mine->possibleUnsafeConflicts, unsafe)) != NULL)
-	{
-		release_conflict(unsafe);
-		unsafe = NULL;
-	}
-	mine->flags &= ~(SXACT_FLAG_READ_ONLY | SXACT_FLAG_RO_SAFE | SXACT_FLAG_RO_UNSAFE);
-	transactions->WritableSxactCount++;
-	LWLockRelease(SerializableXactHashLock);
 }
 
 /* ---- the snapshot without siblings ---- */
@@ -593,7 +546,7 @@ mip_hide_siblings_slowly(Snapshot scanned)
 
 	Assert(mip_bare_snapshot == NULL);
 	/* whoever scans with that itself is to see by it */
-	if (scanned == snapshot || pool == NULL)
+	if (scanned == snapshot || mip_conflict_pool == NULL)
 		return;
 	if (hidden_joins != mip_mine.family->joins || is_summarized())
 		make_hidden(snapshot);

@@ -42,13 +42,6 @@ extern void mip_predicate_let_commit(void);
 /* Is this server's SSI as we know it? */
 extern bool mip_predicate_is_known(void);
 
-/*
- * A READ ONLY transaction that has not read yet: its conflicts are recorded, and
- * kept, like those of one that writes. One that PostgreSQL does not follow at all
- * stays so.
- */
-extern void mip_predicate_follow(void);
-
 /* The overlay replaces `base`: after this instance has become its locker. */
 extern void mip_predicate_check_overlay(Relation rel, ItemPointer base);
 

@@ -29,11 +29,17 @@
 #include "postgres.h"
 
 #include "access/parallel.h"
+#include "access/subtrans.h"
+#include "access/transam.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/predicate.h"
 #include "storage/predicate_internals.h"
+#include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
@@ -44,6 +50,7 @@
 #include "family/current.h"
 #include "family/family.h"
 #include "family/sites.h"
+#include "tableam/follow.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
 
@@ -195,7 +202,7 @@ mip_across_follow(void)
 		return;
 	if (FirstSnapshotSet && is_deferrable())
 		refuse_deferrable();
-	mip_predicate_follow();
+	mip_follow();
 }
 
 /* ---- the rules; the caller holds SerializableXactHashLock ---- */
@@ -225,19 +232,27 @@ was_prepared(const SERIALIZABLEXACT *mine, const SERIALIZABLEXACT *writer)
 		writer->prepareSeqNo <= mine->SeqNo.lastCommitBeforeSnapshot;
 }
 
-/* The first writer that stands against what `mine` has read. */
+/*
+ * The first writer that stands against what `mine` has read. `summary`: there may be
+ * one that is not known any more; where siblings are to pass, predicate.c has an
+ * entry without an XID for that.
+ */
 static const SERIALIZABLEXACT *
-find_writer(SERIALIZABLEXACT *mine, bool only_reads)
+find_writer(SERIALIZABLEXACT *mine, bool only_reads, bool *summary)
 {
 	RWConflict	conflict = NULL;
 
+	*summary = (mine->flags & SXACT_FLAG_SUMMARY_CONFLICT_OUT) != 0;
 	while ((conflict = MIP_LIST_NEXT(RWConflictData, outLink, &mine->outConflicts, conflict)) != NULL)
 	{
 		const SERIALIZABLEXACT *writer = conflict->sxactIn;
 
-		if (conflict->sxactOut == mine &&	/* not a seed */
-			(only_reads ? was_prepared(mine, writer) : (writer->flags & SXACT_FLAG_PREPARED) != 0) &&
-			!is_sibling(writer))
+		if (conflict->sxactOut != mine)
+			continue;			/* a seed */
+		if (!TransactionIdIsValid(writer->topXid))
+			*summary = true;
+		else if ((only_reads ? was_prepared(mine, writer) : (writer->flags & SXACT_FLAG_PREPARED) != 0) &&
+				 !is_sibling(writer))
 			return writer;
 	}
 	return NULL;
@@ -263,26 +278,119 @@ find_reader(SERIALIZABLEXACT *mine)
 	return NULL;
 }
 
-/* False: it may not end, because of `rival`, or of somebody who is not known any more. */
-static bool
-may_end(SERIALIZABLEXACT *mine, Rule *rule, TransactionId *rival)
+/* Who stands against the end of `mine`, by which rule; NULL if nobody who is known. */
+static const SERIALIZABLEXACT *
+find_rival(SERIALIZABLEXACT *mine, Rule *rule, bool *summary)
 {
 	bool		only_reads = !TransactionIdIsValid(GetTopTransactionIdIfAny());
-	const SERIALIZABLEXACT *found = NULL;
+	const SERIALIZABLEXACT *found = find_writer(mine, only_reads, summary);
 
-	*rival = InvalidTransactionId;
 	*rule = only_reads ? MISSED : REPLACED;
-	if (mine->flags & SXACT_FLAG_SUMMARY_CONFLICT_OUT)
-		return false;
-	found = find_writer(mine, only_reads);
 	if (found == NULL)
 	{
-		*rule = READ;
 		found = find_reader(mine);
+		*rule = found ? READ : *rule;
 	}
-	if (found)
-		*rival = found->topXid;
-	return found == NULL;
+	return found;
+}
+
+/* ---- what PostgreSQL has summarized ---- */
+
+static bool
+may_be_summarized(TransactionId xid)
+{
+	return TransactionIdDidCommit(xid) && !mip_follows(xid) &&
+		!TransactionIdIsValid(SubTransGetParent(xid));
+}
+
+/*
+ * Of a transaction that has been summarized it is noted that somebody has read what
+ * it has written, even if he has seen it. Is there any that this one does not see? One
+ * that is not SERIALIZABLE may be taken for such.
+ */
+static bool
+may_have_missed_summarized(void)
+{
+	Snapshot	snapshot = GetTransactionSnapshot();
+	TransactionId next = ReadNextTransactionId();
+
+	for (uint32 i = 0; i < snapshot->xcnt; i++)
+	{
+		if (may_be_summarized(snapshot->xip[i]))
+			return true;
+	}
+	for (TransactionId xid = snapshot->xmax; TransactionIdPrecedes(xid, next);)
+	{
+		if (may_be_summarized(xid))
+			return true;
+		TransactionIdAdvance(xid);
+	}
+	return false;
+}
+
+/* ---- what PostgreSQL loses in a restart ---- */
+
+static bool *none_recovered;	/* in shared memory: no use to look any more */
+
+void
+mip_across_shmem_request(void)
+{
+	RequestAddinShmemSpace(sizeof(bool));
+}
+
+void
+mip_across_shmem_startup(void)
+{
+	bool		found;
+
+	none_recovered = ShmemInitStruct("pg_mip across", sizeof(bool), &found);
+	if (!found)
+		*none_recovered = false;
+}
+
+/* Has this transaction written to the table of that index? */
+static bool
+has_written(Oid index)
+{
+	Oid			table = IndexGetRelation(index, true);
+	LOCKTAG		tag;
+
+	if (!OidIsValid(table))
+		return false;
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+	return mip_lock_held_by_me(&tag, RowExclusiveLock);
+}
+
+/*
+ * A reader who was prepared before the server started is known by the pages of an
+ * index that he had read by then. What has been split off them since is forgotten. So
+ * he counts for the whole index. Any, or InvalidTransactionId.
+ */
+static TransactionId
+find_recovered_reader(void)
+{
+	PredicateLockData *locks;
+	bool		any = false;
+
+	if (*none_recovered)
+		return InvalidTransactionId;
+	locks = GetPredicateLockStatusData();
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const PREDICATELOCKTARGETTAG *tag = &locks->locktags[i];
+		const SERIALIZABLEXACT *reader = &locks->xacts[i];
+
+		if (reader->prepareSeqNo != RecoverySerCommitSeqNo)
+			continue;
+		any = true;
+		if (!(reader->flags & SXACT_FLAG_COMMITTED) &&
+			GET_PREDICATELOCKTARGETTAG_DB(*tag) == MyDatabaseId &&
+			GET_PREDICATELOCKTARGETTAG_TYPE(*tag) == PREDLOCKTAG_PAGE &&
+			has_written(GET_PREDICATELOCKTARGETTAG_RELATION(*tag)) && !is_sibling(reader))
+			return reader->topXid;
+	}
+	*none_recovered = !any;
+	return InvalidTransactionId;
 }
 
 /* ---- the end of a transaction ---- */
@@ -329,9 +437,10 @@ void
 mip_across_validate(void)
 {
 	SERIALIZABLEXACT *mine = ShareSerializableXact();
+	const SERIALIZABLEXACT *found;
 	Rule		rule;
 	TransactionId rival;
-	bool		passed;
+	bool		summary;
 
 	if (!(serializable == EVERYWHERE || mip_mine.everywhere) ||
 		!IsolationIsSerializable() || mine == NULL)
@@ -345,8 +454,12 @@ mip_across_validate(void)
 	mip_predicate_let_commit();
 	mip_stop_point("counts as prepared");
 	LWLockAcquire(SerializableXactHashLock, LW_SHARED);
-	passed = may_end(mine, &rule, &rival);
+	found = find_rival(mine, &rule, &summary);
+	rival = found ? found->topXid : InvalidTransactionId;
 	LWLockRelease(SerializableXactHashLock);
-	if (!passed)
+	if (found || (summary && may_have_missed_summarized()))
 		fail(rule, rival);
+	rival = find_recovered_reader();
+	if (TransactionIdIsValid(rival))
+		fail(READ, rival);
 }

@@ -11,6 +11,8 @@
 #include "utils/array.h"
 
 extern void mip_across_init(void);
+extern void mip_across_shmem_request(void);
+extern void mip_across_shmem_startup(void);
 
 /*
  * For mip.begin: is the instance, of these sites, to be serializable everywhere?

@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * follow.c
+ *	  Serializable transactions of which PostgreSQL does not record all conflicts.
+ *
+ * It need not, to find two of them in a row at this site. Who goes by each one of them
+ * has a transaction followed from its first statement on.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "storage/lwlock.h"
+#include "storage/predicate.h"
+
+#include "tableam/follow.h"
+#include "tableam/predicate_internal.h"
+
+/*
+ * READ ONLY: who might make its snapshot unsafe does not matter any more, since it
+ * goes by its conflicts. It counts as one that writes until it ends, for PostgreSQL
+ * goes by the flag then, too.
+ */
+static void
+follow_reader(SERIALIZABLEXACT *mine)
+{
+	RWConflict	unsafe = NULL;
+
+	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
+	while ((unsafe = MIP_LIST_NEXT(RWConflictData, inLink, &mine->possibleUnsafeConflicts, unsafe)) != NULL)
+	{
+		mip_release_conflict(unsafe);
+		unsafe = NULL;
+	}
+	mine->flags &= ~(SXACT_FLAG_READ_ONLY | SXACT_FLAG_RO_SAFE | SXACT_FLAG_RO_UNSAFE);
+	mip_sxacts->WritableSxactCount++;
+	LWLockRelease(SerializableXactHashLock);
+}
+
+/*
+ * Who has an XID before its snapshot, as by LOCK TABLE, is registered by nobody, so
+ * readers would not know whose version it is that they do not see.
+ */
+static void
+follow_early_writer(SERIALIZABLEXACT *mine)
+{
+	static TransactionId registered;
+	SERIALIZABLEXIDTAG tag = {.xid = mine->topXid};
+	bool		found;
+
+	if (TransactionIdEquals(registered, tag.xid))
+		return;
+	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
+	((SERIALIZABLEXID *) hash_search(mip_sxact_of_xid, &tag, HASH_ENTER, &found))->myXact = mine;
+	LWLockRelease(SerializableXactHashLock);
+	registered = tag.xid;
+}
+
+void
+mip_follow(void)
+{
+	SERIALIZABLEXACT *mine = ShareSerializableXact();
+
+	if (mine == NULL || mip_conflict_pool == NULL)
+		return;
+	if (mine->flags & SXACT_FLAG_READ_ONLY)
+		follow_reader(mine);
+	if (TransactionIdIsValid(mine->topXid))
+		follow_early_writer(mine);
+}
+
+bool
+mip_follows(TransactionId xid)
+{
+	bool		found;
+
+	LWLockAcquire(SerializableXactHashLock, LW_SHARED);
+	found = mip_find_sxact(xid) != NULL;
+	LWLockRelease(SerializableXactHashLock);
+	return found;
+}

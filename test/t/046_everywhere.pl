@@ -1,0 +1,254 @@
+# mip.serializable = everywhere: a cycle that no site sees by itself; what a site
+# says of its setting; and who is in doubt behind a crash or a restart, or when
+# PostgreSQL has summarized the conflicts.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use MipTest;
+use Test::More;
+
+# LOCK TABLE takes an XID where there may be standbys
+my $node = mip_node('everywhere', wal_level => 'replica');
+my @sites = ('a', 'b');
+for my $site (@sites)
+{
+	mip_sql($node, "CREATE DATABASE $site");
+	$node->safe_psql(
+		$site, q[
+		CREATE EXTENSION pg_mip;
+		CREATE TABLE s (k int PRIMARY KEY, v int) USING mip WITH (fillfactor = 50);
+		INSERT INTO s SELECT k, 0 FROM generate_series(1, 300) k;
+		CREATE TABLE h (k int PRIMARY KEY, v int);
+		INSERT INTO h VALUES (1, 0), (2, 0);
+		CREATE TABLE filler (n int PRIMARY KEY);
+		CREATE TABLE gaps (k int PRIMARY KEY) USING mip;
+		ANALYZE s;]);
+}
+
+sub set_everywhere
+{
+	my (%setting) = @_;
+	mip_sql($node, "ALTER DATABASE $_ SET mip.serializable = $setting{$_}") for keys %setting;
+	return;
+}
+
+# A SERIALIZABLE transaction at a site; an instance of these sites if there is an XID
+sub begin
+{
+	my ($site, $name, $xid, $sites, $promise) = @_;
+	my $s = session($node, "$name at $site");
+	$s->sql("\\c $site");
+	$s->sql('\set VERBOSITY verbose');
+	$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+	$s->sql("SET LOCAL enable_seqscan = off; SET LOCAL lock_timeout = '20s'");
+	return $s unless $xid;
+	$sites //= '{a,b}';
+	$promise //= $sites eq '{a,b}' ? ", serializable => 'everywhere'" : '';
+	$s->sql("SELECT mip.begin('$xid', 1, '$sites'$promise)");
+	return $s;
+}
+
+sub prepare { return $_[0]->sql("SELECT state FROM mip.prepare('', '')") }
+
+sub decide
+{
+	my ($what, $xid, @at) = @_;
+	$node->safe_psql($_, "SELECT FROM mip.$what('$xid', 1)") for @at ? @at : @sites;
+	return;
+}
+
+# One reads at a and writes at b, the other one likewise from b to a. The number of
+# those that are prepared at both sites.
+sub cross
+{
+	my ($xid, $promise) = @_;
+	my %s;
+	for my $site (@sites)
+	{
+		$s{$_}{$site} = begin($site, $_, "$xid $_", '{a,b}', $promise) for 'one', 'other';
+	}
+	$s{one}{a}->sql('SELECT v FROM s WHERE k = 1');
+	$s{other}{b}->sql('SELECT v FROM s WHERE k = 1');
+	$s{one}{b}->sql('UPDATE s SET v = v + 1 WHERE k = 1');
+	$s{other}{a}->sql('UPDATE s SET v = v + 1 WHERE k = 1');
+	my %ended;
+	for my $which ('one', 'other')
+	{
+		$ended{$which} = grep { ($s{$which}{$_}->send_sql("SELECT FROM mip.prepare('', '')")->finish)[1] !~ /40001/ } @sites;
+		decide('commit', "$xid $which") if $ended{$which} == 2;
+		next if $ended{$which} == 2;
+		$s{$which}{$_}->sql('ROLLBACK') for @sites;
+		$node->safe_psql($_, "SELECT FROM mip.in_doubt i, LATERAL mip.rollback(i.xid, i.xinst)") for @sites;
+	}
+	$_->quit for map { values %$_ } values %s;
+	return scalar grep { $_ == 2 } values %ended;
+}
+
+# ---- settings ----
+
+is(cross('each', ''), 2, 'a cycle over two sites, which none sees');
+set_everywhere(a => 'everywhere', b => 'everywhere');
+is(cross('all', undef), 1, 'one of the two fails where both are serializable everywhere');
+
+my $s = session($node, 'a driver');
+$s->sql('\c a');
+$s->sql('\set VERBOSITY verbose');
+$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+$s->refused("SELECT mip.begin('m', 1, '{a,b}')", 'MP006', 'a driver has to say that all sites are so');
+$s->sql('ROLLBACK');
+$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+$s->refused("SELECT mip.begin('m', 1, '{a,b}', serializable => 'site')", 'MP006', 'and nothing else');
+$s->sql('ROLLBACK');
+$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+$s->refused("SELECT mip.begin('m', 1, '{a,b}', serializable => 'maybe')", '22023', 'nor what there is not');
+$s->sql('ROLLBACK');
+$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+$s->sql("SELECT mip.begin('m', 1, '{a}')");
+$s->sql('ROLLBACK');
+pass('not where this is the only site');
+$s->sql('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$s->sql("SELECT mip.begin('m', 1, '{a,b}')");
+$s->sql('ROLLBACK');
+pass('nor at another isolation level');
+$s->sql('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$s->refused("SELECT mip.begin('m', 1, '{a,b}', serializable => 'everywhere')",
+	'MP006', 'at which there is nothing to say');
+$s->sql('ROLLBACK');
+$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY');
+$s->refused("SELECT mip.begin('m', 1, '{a,b}', serializable => 'everywhere')", 'MP006', 'not READ ONLY');
+$s->sql('ROLLBACK');
+$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY');
+$s->sql("SELECT mip.begin('m', 1, '{a}')");
+$s->sql('ROLLBACK');
+pass('but for a single site');
+
+$node->safe_psql('a', 'CREATE ROLE plain LOGIN');
+$s->sql('SET ROLE plain');
+$s->refused("SET mip.serializable = site", '42501', 'nobody leaves that to himself');
+$s->quit;
+
+set_everywhere(b => 'site');
+$s = session($node, 'a driver');
+$s->sql('\c b');
+$s->sql('\set VERBOSITY verbose');
+$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+like($s->refused("SELECT mip.begin('m', 1, '{a,b}', serializable => 'everywhere')", 'MP006',
+	'a site that differs is found'), qr/mip.serializable is "site" here/, 'and says so');
+$s->quit;
+set_everywhere(b => 'everywhere');
+
+# ---- who has an XID before his snapshot ----
+
+my $early = session($node, 'early');
+$early->sql('\c a');
+$early->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+$early->sql('LOCK TABLE filler IN ACCESS EXCLUSIVE MODE');
+$early->sql('UPDATE s SET v = v + 1 WHERE k = 50');
+my $late = begin('a', 'late', 'late');
+$late->sql('SELECT v FROM s WHERE k = 50');
+$late->sql('UPDATE s SET v = v + 1 WHERE k = 51');
+$early->sql('COMMIT');
+$late->refused("SELECT FROM mip.prepare('', '')", '40001', 'he is known to who reads later');
+
+# ---- who is in doubt behind a crash, or a restart ----
+
+# fails, and names the request
+sub fails
+{
+	my ($session, $how, $xid, $name) = @_;
+	like($session->refused($how, '40001', $name), qr/request "\Q$xid\E", which is in doubt/, 'it is named');
+	$session->sql('ROLLBACK');
+	return;
+}
+
+for my $mode ('fast', 'immediate')
+{
+	my $reads = begin('a', 'reader', "$mode reads");
+	$reads->sql('SELECT v FROM s WHERE k = 10');
+	$reads->sql('SELECT v FROM h WHERE k = 1');
+	$reads->sql('SELECT v FROM s WHERE k BETWEEN 100 AND 110');
+	$reads->sql('UPDATE s SET v = 1 WHERE k = 20');
+	is(prepare($reads), 'prepared', 'prepared');
+	$node->stop($mode);
+	$node->start;
+
+	my $u = begin('a', 'writer');
+	$u->sql('UPDATE s SET v = 2 WHERE k = 10');
+	fails($u, 'COMMIT', "$mode reads", "behind a restart ($mode) nobody replaces what was read");
+	$u = begin('a', 'writer');
+	$u->sql('UPDATE h SET v = 2 WHERE k = 1');
+	fails($u, 'COMMIT', "$mode reads", 'nor in a heap table');
+	$u = begin('a', 'writer');
+	$u->sql('DELETE FROM s WHERE k = 105');
+	fails($u, 'COMMIT', "$mode reads", 'nor of a range');
+	$u = begin('a', 'writer', 'other');
+	$u->sql('UPDATE s SET v = 2 WHERE k = 10');
+	fails($u, "SELECT FROM mip.prepare('', '')", "$mode reads", 'nor is prepared');
+	$u = begin('a', 'reader');
+	$u->refused('SELECT v FROM s WHERE k = 20', '40001', 'nobody reads what is about to be replaced');
+	$u->sql('ROLLBACK');
+	$u = begin('a', 'elsewhere');
+	$u->sql("INSERT INTO filler VALUES (length('$mode'))");
+	$u->sql('COMMIT');
+	pass('everything else goes on');
+
+	decide('commit', "$mode reads", 'a');
+	$u = begin('a', 'writer');
+	$u->sql('UPDATE s SET v = 2 WHERE k = 10');
+	$u->sql('COMMIT');
+	pass('and all of it when that has been decided');
+}
+
+# ---- pages that have been split off what was read ----
+
+$node->safe_psql('a', 'INSERT INTO gaps SELECT 2 * k FROM generate_series(1, 150) k');
+my $range = begin('a', 'range', 'range');
+$range->sql('SET LOCAL enable_bitmapscan = off');
+is($range->sql('SELECT k FROM gaps WHERE k BETWEEN 201 AND 203'), '202', 'a range');
+is(prepare($range), 'prepared', 'prepared');
+$node->safe_psql('a', 'INSERT INTO gaps SELECT -k FROM generate_series(1, 3000) k');
+my $locked = q[SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock' AND relation = 'gaps_pkey'::regclass];
+my $before = $node->safe_psql('a', $locked);
+$node->stop('immediate');
+$node->start;
+cmp_ok($node->safe_psql('a', $locked), '<', $before, 'behind a crash PostgreSQL knows of fewer pages');
+for my $xid ('of several', undef)
+{
+	my $u = begin('a', 'writer', $xid);
+	$u->sql('INSERT INTO gaps VALUES (201)');
+	fails($u, $xid ? "SELECT FROM mip.prepare('', '')" : 'COMMIT', 'range', 'and still nobody inserts there');
+}
+decide('rollback', 'range', 'a');
+my $into = begin('a', 'writer');
+$into->sql('INSERT INTO gaps VALUES (201)');
+$into->sql('COMMIT');
+pass('until it has been decided');
+
+# ---- what is not known any more ----
+
+my $old = begin('a', 'old', 'old');
+$old->sql('SELECT v FROM s WHERE k = 30');
+$old->sql('UPDATE s SET v = 1 WHERE k = 31');
+my $reader = begin('a', 'old reader');
+$reader->sql('SELECT v FROM s WHERE k = 30');
+my $other = begin('a', 'other', 'not in the way');
+$other->sql('SELECT v FROM s WHERE k = 40');
+$other->sql('UPDATE s SET v = 1 WHERE k = 41');
+$node->safe_psql('a',
+	join("\n", "SET default_transaction_isolation = serializable; SET enable_seqscan = off; ",
+		map { $_ < 3 ? "UPDATE s SET v = $_ WHERE k = 30;" : "INSERT INTO filler VALUES ($_ + 10);" } 1 .. 1500));
+like($old->refused("SELECT FROM mip.prepare('', '')", '40001', 'a conflict that has been summarized counts'),
+	qr/of which no more is known/, 'of whomever it is');
+$reader->refused('COMMIT', '40001', 'also for a reader');
+is(prepare($other), 'prepared', 'but not for who has read something else');
+my $new = begin('a', 'new', 'new');
+$new->sql('SELECT v FROM s WHERE k = 30');
+$new->sql('UPDATE s SET v = 2 WHERE k = 32');
+is(prepare($new), 'prepared', 'nor for who has seen all of them, though they are noted');
+decide('rollback', 'new', 'a');
+decide('rollback', 'not in the way', 'a');
+
+done_testing();
