@@ -135,7 +135,11 @@ suite_pytest() {
 suite_docs() { use_python; piece docs count_pytest python -m pytest -q -p no:cacheprovider docs/tests; }
 suite_demo() { use_python; piece demo count_pytest python -m pytest -q -p no:cacheprovider demo/tests; }
 suite_histories() { use_python; piece histories count_one test/histories/run "${HISTORIES:-1000}"; }
-suite_serializable() { use_python; piece serializable count_one test/serializable/run "${HISTORIES:-1000}"; }
+suite_serializable() {
+  use_python
+  piece serializable count_one test/serializable/run "${HISTORIES:-1000}"
+  piece serializable-across count_one test/serializable/run --across "${HISTORIES:-1000}"
+}
 suite_soak() { use_python; piece soak count_one test/soak/run "${SOAK_SECONDS:-120}"; }
 suite_faults() {
   use_python

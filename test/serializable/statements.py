@@ -87,9 +87,9 @@ def _add(rng: random.Random) -> Statement:
     return Statement(f"UPDATE r SET v = v + {d} WHERE k = {k} RETURNING v", serially)
 
 
-def blind(rng: random.Random, k: int) -> Statement:
+def blind(rng: random.Random, k: int, x: int | None = None) -> Statement:
     """A new value that depends on nothing."""
-    x = rng.randrange(3)
+    x = rng.randrange(3) if x is None else x
 
     def serially(table: Table) -> Answer:
         if k not in table:

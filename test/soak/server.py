@@ -59,8 +59,8 @@ class Server:
         if (self.data / "postmaster.pid").exists():
             self._call("pg_ctl", "-D", self.data, "-m", "fast", "-t", "120", "stop")
 
-    def connect(self) -> psycopg.Connection:
-        return psycopg.connect(host=str(self.work), user="soak", dbname="postgres", autocommit=True, connect_timeout=10)
+    def connect(self, dbname: str = "postgres") -> psycopg.Connection:
+        return psycopg.connect(host=str(self.work), user="soak", dbname=dbname, autocommit=True, connect_timeout=10)
 
     def crash(self) -> None:
         """kill -9 for the postmaster and everything it has started."""
