@@ -231,6 +231,10 @@ class Attempt:
             with self.phase.part("connect", site=site):
                 conn = await self._place(self._pools[site], limit)
             self._branches[site] = Branch(site, conn, self._instance, self._begun)
+        if self._instance.isolation == "serializable" and len(self._branches) > 1:
+            everywhere = any(branch.serializable == "everywhere" for branch in self._branches.values())
+            for branch in self._branches.values():
+                branch.everywhere = everywhere
 
     async def _place(self, pool: Pool, limit: asyncio.Timeout) -> PooledConnection:
         """A connection, when it is our turn. Those before us may wait for rows of our own request, in doubt: so such

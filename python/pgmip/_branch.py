@@ -92,6 +92,8 @@ class Branch:
         self._instance = instance
         self._on_begun = on_begun
         self._key = secrets.token_hex(8)  # so that no statement of the handler prepares, or commits
+        self.everywhere = False
+        """Whether the instance is to be serializable across its sites; a site of another setting refuses it."""
         self.begun = False
         """Whether the site has been told of the instance, or is being told."""
         self._returned = False
@@ -132,6 +134,11 @@ class Branch:
             return psycopg.ProgrammingError(f"the handler has left a statement running at site {self.site!r}")
         # Better known now than after the other sites have prepared: what is lost then may have been prepared.
         return None if is_silent(self.conn) else psycopg.OperationalError(f"site {self.site!r} ended the connection")
+
+    @property
+    def serializable(self) -> str | None:
+        """What the site has said of `mip.serializable` when the connection was made."""
+        return self.conn.info.parameter_status("mip.serializable")
 
     async def begin(self) -> None:
         """Begin now, and not only with the handler's first statement: from here on the site knows of the instance."""
@@ -358,9 +365,10 @@ class Branch:
 
     def _beginning(self) -> list[_Queued]:
         me = self._instance
+        everywhere = "everywhere" if self.everywhere else None
         return [
             (f"BEGIN ISOLATION LEVEL {me.isolation}".encode(), None, None),
-            (_sql.BEGIN, (me.xid, me.xinst, list(me.sites), self._key), True),
+            (_sql.BEGIN, (me.xid, me.xinst, list(me.sites), self._key, everywhere), True),
         ]
 
     async def _send_together(

@@ -50,7 +50,7 @@ def _mipt_of(call: str) -> bytes:
     return f"SELECT {_COLUMNS} FROM {call}".encode()
 
 
-BEGIN = b"SELECT mip.begin(%s, %s, %s, %s)"
+BEGIN = b"SELECT mip.begin(%s, %s, %s, %s, %s)"
 PREPARE = _mipt_of("mip.prepare(%s, %s, %s)")
 COMMIT_ONE_PHASE = _mipt_of("mip.commit_one_phase(%s, %s, %s)")
 INSTANCES = _mipt_of("mip.instances(%s)")

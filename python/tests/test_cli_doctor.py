@@ -158,9 +158,17 @@ def test_sites_that_do_not_fit_together() -> None:
     same = list(_between_sites({"a": facts(), "b": facts()}))
     assert bad(same) == [("sites", Level.ERROR)]
     unlike = list(
-        _between_sites({"a": facts(), "b": facts({"system": "o", "extension": "0.2"}, {"mip.retention": "0"})})
+        _between_sites(
+            {
+                "a": facts(settings={"mip.serializable": "site"}),
+                "b": facts(
+                    {"system": "o", "extension": "0.2"}, {"mip.retention": "0", "mip.serializable": "everywhere"}
+                ),
+            }
+        )
     )
-    assert bad(unlike) == [("extension", Level.WARNING), ("mip.retention", Level.WARNING)]
+    differ = ("extension", "mip.retention", "mip.serializable")
+    assert bad(unlike) == [(name, Level.WARNING) for name in differ]
 
 
 @pytest.mark.parametrize(

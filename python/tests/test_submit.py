@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from shop import ORDER, PAYMENT, Shop
+from shop import BALANCE, ORDER, PAYMENT, Shop
 
 from pgmip import App, KeyReused, NothingHappened, Resolution, Step, Tx, Unknown
 from pgmip._json import canonical, parse
@@ -408,6 +409,65 @@ async def test_write_skew(server: Server, shop: Shop, isolation: Isolation) -> N
     ordered = await asyncio.gather(*(app.submit("limited", n) for n in range(6)))
     assert sum(ordered) == (3 if isolation == "serializable" else 6)
     assert shop.sql("store", "SELECT count(*) FROM orders") == [(sum(ordered),)]
+    shop.assert_clean()
+
+
+def _set_everywhere(shop: Shop, *sites: str) -> None:
+    for site in ("store", "bank"):
+        what = "SET mip.serializable = everywhere" if site in sites else "RESET mip.serializable"
+        shop.sql(site, f"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {what}', current_database()); END $$")
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+async def test_serializable_across_sites(server: Server, shop: Shop, everywhere: bool) -> None:
+    """Each reads at one site what the other one replaces: one of them has seen it, where that is asked for."""
+    _set_everywhere(shop, *(("store", "bank") if everywhere else ()))
+    app = server()
+    both = asyncio.Barrier(2)
+
+    async def meet(tx: Tx) -> None:
+        with contextlib.suppress(asyncio.BrokenBarrierError):  # a retry, which meets nobody
+            try:
+                await asyncio.wait_for(both.wait(), 1)
+            except TimeoutError:
+                await both.abort()
+
+    @app.transaction(sites=("store", "bank"), isolation="serializable")
+    async def pay(tx: Tx, request: Any) -> int:
+        row = await tx.store.fetch_one("SELECT stock FROM item WHERE i_id = 2")
+        await meet(tx)
+        await tx.bank.execute("UPDATE account SET balance = balance + 1")
+        return int(row.stock)
+
+    @app.transaction(sites=("store", "bank"), isolation="serializable")
+    async def stock(tx: Tx, request: Any) -> int:
+        row = await tx.bank.fetch_one("SELECT balance FROM account")
+        await meet(tx)
+        await tx.store.execute("UPDATE item SET stock = 1 WHERE i_id = 2")
+        return int(row.balance)
+
+    try:
+        seen = await asyncio.gather(app.submit("pay", None), app.submit("stock", None))
+        assert (seen == [0, BALANCE]) != everywhere
+    finally:
+        _set_everywhere(shop)
+        shop.sql("bank", f"UPDATE account SET balance = {BALANCE}")
+    shop.assert_clean()
+
+
+async def test_sites_that_differ_about_serializable(server: Server, shop: Shop) -> None:
+    _set_everywhere(shop, "store")
+    app = server()
+
+    @app.transaction(sites=("store", "bank"), isolation="serializable")
+    async def sell(tx: Tx, request: Any) -> None:
+        await tx.store.execute("UPDATE item SET stock = 1 WHERE i_id = 2")
+
+    try:
+        with pytest.raises(NothingHappened, match="cannot be serializable everywhere at this site"):
+            await app.submit("sell", None)
+    finally:
+        _set_everywhere(shop)
     shop.assert_clean()
 
 

@@ -153,8 +153,8 @@ _SETTINGS = b"""
     WHERE name IN ('max_prepared_transactions', 'max_connections', 'wal_level', 'fsync', 'full_page_writes',
                    'synchronous_commit', 'synchronous_standby_names', 'shared_preload_libraries',
                    'default_table_access_method', 'mip.site_name', 'mip.push_after', 'mip.retention',
-                   'mip.retention_timeless', 'statement_timeout', 'idle_in_transaction_session_timeout',
-                   'transaction_timeout', 'idle_session_timeout')
+                   'mip.retention_timeless', 'mip.serializable', 'statement_timeout',
+                   'idle_in_transaction_session_timeout', 'transaction_timeout', 'idle_session_timeout')
 """
 _STANDBYS = b"""
     SELECT application_name AS name, sync_state AS sync, state FROM pg_stat_replication
@@ -492,7 +492,7 @@ def _between_sites(answers: Mapping[str, _Facts | Failure]) -> Iterator[Finding]
         ("extension", {site: fact.one["extension"] for site, fact in facts.items()}),
         *(
             (name, {site: fact.settings.get(name) for site, fact in facts.items()})
-            for name in ("mip.retention", "mip.retention_timeless")
+            for name in ("mip.retention", "mip.retention_timeless", "mip.serializable")
         ),
     ):
         if len({value for value in values.values() if value is not None}) > 1:
