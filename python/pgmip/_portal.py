@@ -8,6 +8,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from ._process import Process
@@ -24,6 +25,13 @@ class Closed(RuntimeError):
     """The event loop was closed before the call, or during it."""
 
 
+@dataclass(slots=True)
+class _State:
+    """Of a portal, for what outlives it."""
+
+    closed: bool = False
+
+
 class Portal:
     """An event loop in a thread of its own, for the sync twins: from the first call until it is closed. A forgotten one
     ends when nobody has it any more, or with the process.
@@ -35,7 +43,7 @@ class Portal:
         self._lock = threading.Lock()  # between those who call and who closes
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._state = _State()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, wait for it, and return or raise what it does. From any thread but that one.
@@ -55,7 +63,7 @@ class Portal:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            if not self._closed:
+            if not self._state.closed:
                 raise
             raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException:
@@ -104,20 +112,20 @@ class Portal:
         """End the thread; what is still running there is cancelled."""
         self._process.check()
         with self._lock:
-            closed, self._closed = self._closed, True  # before anything is cancelled by it
+            closed, self._state.closed = self._state.closed, True  # before anything is cancelled by it
             if self._loop is not None and not closed:
                 self._loop.call_soon_threadsafe(self._loop.stop)  # after all that has been called
         if self._thread is not None:
             self._thread.join()
 
     def _open_loop(self) -> asyncio.AbstractEventLoop:
-        if self._closed:
+        if self._state.closed:
             raise Closed(f"{self._name} is closed")
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
             self._thread.start()
-            weakref.finalize(self, _end, self._loop, self._thread)
+            weakref.finalize(self, _end, self._state, self._loop, self._thread)
         return self._loop
 
     @staticmethod
@@ -126,10 +134,11 @@ class Portal:
             runner.get_loop().run_forever()
 
 
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+def _end(state: _State, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     """End the thread of a portal that nobody has closed, while the interpreter is still whole. Wait for nothing that
     does not end.
     """
+    state.closed = True  # there may be threads that wait for it, or call it yet
     with contextlib.suppress(RuntimeError):  # closed
         loop.call_soon_threadsafe(loop.stop)
     if threading.current_thread() is not thread:

@@ -7,6 +7,8 @@ import concurrent.futures
 import inspect
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -317,6 +319,55 @@ def test_closed_is_told_however_quick_the_end_is(monkeypatch: pytest.MonkeyPatch
         portal.close()
         with pytest.raises(Closed):
             calling.result()
+
+
+NOBODY_CLOSES = """
+import atexit, sys, threading
+calls, told = [], []
+
+@atexit.register  # before all others, so that it is called after them
+def tell():
+    for call in calls:
+        call.join(60)
+    print(*told)
+
+import asyncio, pgmip, pgmip.sync, socket
+begun, site = threading.Event(), sys.argv[1:]
+
+def calling(submit):
+    try:
+        submit()
+    except BaseException as error:
+        told.append(type(error).__name__)
+
+if site:
+    app = pgmip.sync.App({"store": site[0]})
+
+    async def hang(step):
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+
+    app.on_step(hang)
+    work = lambda: app.resolve("nobody closes it", sites=("store",))
+else:
+    server = socket.create_server(("127.0.0.1", 0))
+    client = pgmip.SyncClient([f"http://127.0.0.1:{server.getsockname()[1]}"])
+    work = lambda: client.submit("buy", 1)
+calls.append(threading.Thread(target=calling, args=(work,), daemon=True))
+calls[0].start()
+site or server.accept()
+not site or begun.wait(60)
+"""
+
+
+@pytest.mark.parametrize("twin", ["App", "SyncClient"])
+def test_a_process_that_ends_meanwhile(shop: Shop, twin: str) -> None:
+    """And has closed nothing. Its daemon threads, too, are told what is documented."""
+    words = [sys.executable, "-c", NOBODY_CLOSES, *([shop.conninfos()["store"]] if twin == "App" else [])]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (0, "Unknown", "")
+    shop.assert_clean()
 
 
 def test_it_takes_what_its_twin_takes() -> None:
