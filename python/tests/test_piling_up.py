@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from proxy import Proxy
-from shop import BUY, Shop
+from proxy import Fault, Mode, Proxy
+from psycopg.conninfo import make_conninfo
+from shop import BUY, ORDER, Shop
 from test_settle import expire
 from test_sweeper import in_doubt, prepare_at
 
-from pgmip import App, Decided, Expired, NothingHappened, Resolution, Step, SubmitError, Unknown
+from pgmip import App, Decided, Expired, NothingHappened, Resolution, Step, SubmitError, Tx, Unknown
 from pgmip._left import Left
 from pgmip.xinst import new_xid
 
@@ -221,6 +222,55 @@ async def test_many_servers(server: Server, shop: Shop, bank: Proxy) -> None:
     bank.forbidden = ()
     shop.assert_once(xid, await apps[0].submit("buy", BUY, xid=xid))
     shop.assert_clean()
+
+
+@pytest.fixture
+def reader(server: Server, shop: Shop, bank: Proxy) -> App:
+    """The bank is only read, and takes no other statements unless it is asked to."""
+    conninfos = shop.conninfos(bank=bank.port)
+    conninfos["bank"] = make_conninfo(conninfos["bank"], options="-c default_transaction_read_only=on")
+    app = server(conninfos, parallel=False)
+
+    @app.transaction(sites=("store", "bank"))
+    async def look(tx: Tx, request: Any) -> Any:
+        await tx.bank.fetch_one("SELECT balance FROM account")
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    return app
+
+
+async def test_a_site_that_is_only_read(reader: App, shop: Shop, bank: Proxy) -> None:
+    """Has lost one prepare. It takes back what has come of it elsewhere, as others do."""
+    armed: list[Fault] = []
+
+    def lose(step: Step) -> None:
+        if step.name == "prepared-first-site" and not armed:
+            armed.append(Fault(Mode.CUT, "request", 0))
+            bank.arm(armed[0])
+
+    reader.on_step(lose)
+    xid = new_xid()
+    result = await reader.submit("look", BUY, xid=xid)
+    assert armed[0].struck
+    assert shop.effects(xid) == ([result["xinst"]], [])
+    shop.assert_clean()
+    await reader.acknowledge(xid)
+    with pytest.raises(Expired):
+        await reader.submit("look", BUY, xid=xid)
+
+
+@pytest.mark.parametrize("call", ["settle", "resolve"])
+async def test_what_others_have_left_with_a_site_that_is_only_read(reader: App, shop: Shop, call: str) -> None:
+    xid = f"only read, {call}"
+    for xinst in (1, 2):
+        prepare_at(shop, xid, "store", name="look", xinst=xinst)
+    told = await getattr(reader, call)(xid)
+    shop.assert_clean()
+    if call == "settle":
+        assert shop.effects(xid) == ([told.result["xinst"]], [])
+    else:
+        assert told == Resolution(True, None)
 
 
 async def attempted(resolving: Any) -> Any:

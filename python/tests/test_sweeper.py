@@ -60,13 +60,14 @@ async def nothing_in_doubt(shop: Shop) -> None:
             await asyncio.sleep(0.02)
 
 
-def prepare_at(shop: Shop, xid: str, *sites: str, name: str = "buy") -> None:
+def prepare_at(shop: Shop, xid: str, *sites: str, name: str = "buy", xinst: int = 1) -> None:
     """Leave an instance that has written nothing, so that many of them are not in each other's way."""
     request = canonical({"transaction": name, "request": BUY})
     for site in sites:
         shop.sql(
             site,
-            f"BEGIN; SELECT mip.begin('{xid}', 1, '{{bank,store}}');SELECT * FROM mip.prepare('{request}', '\"of 1\"')",
+            f"BEGIN; SELECT mip.begin('{xid}', {xinst}, '{{bank,store}}');"
+            f"SELECT * FROM mip.prepare('{request}', '\"of {xinst}\"')",
         )
 
 

@@ -255,7 +255,6 @@ mip_refuse(PG_FUNCTION_ARGS)
 	int64		xinst = xinst_argument(fcinfo);
 	ArrayType  *sites = sites_argument(fcinfo);
 
-	PreventCommandIfReadOnly("mip.refuse");
 	require_no_block(fcinfo, "mip.refuse");
 	mip_require_whole("mip.refuse");
 	PG_RETURN_BOOL(mip_family_refuse(xid, xinst, sites));
@@ -292,7 +291,6 @@ mip_acknowledge(PG_FUNCTION_ARGS)
 {
 	char	   *xid = xid_argument(fcinfo);
 
-	PreventCommandIfReadOnly("mip.acknowledge");
 	require_no_block(fcinfo, "mip.acknowledge");
 	mip_family_acknowledge(xid);
 	PG_RETURN_VOID();

@@ -94,9 +94,6 @@ ROLLBACK;
 DO $$ BEGIN PERFORM mip.acknowledge('ack'); END $$;
 BEGIN; SELECT mip.begin('ack within', 1); SELECT mip.acknowledge('ack');
 ROLLBACK;
-SET default_transaction_read_only = on;
-SELECT mip.acknowledge('ack');
-RESET default_transaction_read_only;
 -- many at once
 SELECT mip.acknowledge(xid) FROM unnest('{ack,ack losers}'::text[]) AS xid;
 SELECT mip.forget(xid) FROM unnest('{ack,ack losers,ack aborted}'::text[]) AS xid;

@@ -1,6 +1,7 @@
 -- In a read-only transaction a request can be ended like any transaction: so that
 -- one which only reads here can say so, and nothing stays in doubt in a session
--- that is read-only by default. Everything else that writes is refused.
+-- that is read-only by default. So an instance is refused there, too, and a result
+-- acknowledged. Everything else that writes is refused.
 \set VERBOSITY terse
 CREATE TABLE r (id int PRIMARY KEY, v int) USING mip;
 CREATE TABLE h (id int);
@@ -35,6 +36,8 @@ UPDATE r SET v = 3;
 ROLLBACK;
 \set VERBOSITY terse
 SELECT mip.refuse('ro3', 1, '{}');
+BEGIN; SELECT mip.begin('ro3', 1);
+ROLLBACK;
 SELECT mip.forget('ro1');
 SELECT mip.forget('never seen');
 SELECT mip.acknowledge('ro1');
@@ -44,5 +47,5 @@ SELECT mip.enable('h');
 SELECT mip.disable('r');
 RESET default_transaction_read_only;
 SELECT xid, xinst, aborted, acknowledged FROM mip.mipt WHERE xid LIKE 'ro_' ORDER BY xid, xinst;
-SELECT mip.forget('ro1'), mip.forget('ro2');
+SELECT mip.forget('ro1'), mip.forget('ro2'), mip.forget('ro3');
 DROP TABLE r, h;

@@ -128,10 +128,6 @@ SELECT mip.begin('rf6', 1);
 SELECT mip.refuse('rf6', 2, '{}');
 :code
 ROLLBACK;
-SET default_transaction_read_only = on;
-SELECT mip.refuse('rf6', 1, '{}');
-:code
-RESET default_transaction_read_only;
 SELECT count(*) FROM mip.instances('rf6');
 -- several at once
 SELECT i, mip.refuse('rf6', i, '{}') FROM generate_series(1, 3) i;
