@@ -123,6 +123,14 @@ describe(const MipLiving *found)
 	return pstrdup("An instance of a request of another role is in doubt: a transaction like this one may fail again until that is decided.");
 }
 
+/* A statement that others have called passes it on to them. */
+static bool
+is_told(const ErrorData *error)
+{
+	return error->schema_name && strcmp(error->schema_name, IN_DOUBT_SCHEMA) == 0 &&
+		error->table_name && strcmp(error->table_name, IN_DOUBT_TABLE) == 0;
+}
+
 void
 mip_pivot_explain(MemoryContext context)
 {
@@ -134,7 +142,7 @@ mip_pivot_explain(MemoryContext context)
 		return;
 	old = MemoryContextSwitchTo(context);
 	error = CopyErrorData();
-	if (!mip_press(find_culprit(error->detail), &found))
+	if (is_told(error) || !mip_press(find_culprit(error->detail), &found))
 	{
 		FreeErrorData(error);
 		MemoryContextSwitchTo(old);

@@ -77,6 +77,16 @@ for my $try (1 .. 2)
 	$u->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
 }
 
+# once, whoever has called it
+mip_sql(
+	$node, q[
+	CREATE FUNCTION look() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT v FROM s WHERE k = 1); END';
+	CREATE FUNCTION call() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT look()); END';]);
+my $once = is_told($u, 'SELECT call()', 'read', 'who reads in a function');
+is(scalar(() = $once =~ /Instance 1 of/g), 1, 'once');
+$u->sql('ROLLBACK');
+$u->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+
 # another role is not told whose it is
 $u->sql('SET LOCAL ROLE other');
 my $error = is_told($u, $read, undef, 'one of another role');
