@@ -26,8 +26,6 @@
 #include "tableam/pivot.h"
 #include "tableam/predicate.h"
 
-#define IN_DOUBT_SCHEMA	"mip"
-#define IN_DOUBT_TABLE	"in_doubt"
 #define HINT			"Retry the transaction after a pause. What is in doubt stands in mip.in_doubt."
 
 static bool

@@ -8,6 +8,10 @@
 #ifndef MIP_PIVOT_H
 #define MIP_PIVOT_H
 
+/* What errors name as their table that come again until a family is decided. */
+#define IN_DOUBT_SCHEMA	"mip"
+#define IN_DOUBT_TABLE	"in_doubt"
+
 /*
  * In PG_CATCH: if the error (40001) is one that comes again until a family is
  * decided, throws it with that family's XID, and has the family pushed. `context`

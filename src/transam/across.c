@@ -51,6 +51,7 @@
 #include "family/family.h"
 #include "family/sites.h"
 #include "tableam/follow.h"
+#include "tableam/pivot.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
 
@@ -395,24 +396,20 @@ find_recovered_reader(void)
 
 /* ---- the end of a transaction ---- */
 
+/* Whose request it is, is for its owner only. */
 static char *
-describe(TransactionId rival)
+describe(TransactionId rival, const MipLiving *in_doubt)
 {
-	ListCell   *lc;
-
-	if (!TransactionIdIsValid(rival))
-		return pstrdup("A transaction of which no more is known");
-	foreach(lc, mip_living_instances())
-	{
-		MipLiving  *living = lfirst(lc);
-
-		if (TransactionIdEquals(living->tid, rival))
-			return psprintf("Instance " INT64_FORMAT " of request \"%s\"%s", living->xinst,
-							living->xid, living->pid == 0 ? ", which is in doubt," : "");
-	}
-	return psprintf("Transaction %u", rival);
+	if (in_doubt && in_doubt->owner == GetUserId())
+		return psprintf("Instance " INT64_FORMAT " of family \"%s\", which is in doubt,", in_doubt->xinst, in_doubt->xid);
+	if (in_doubt)
+		return pstrdup("An instance of a request of another role, which is in doubt,");
+	if (TransactionIdIsValid(rival))
+		return psprintf("Transaction %u", rival);
+	return pstrdup("A transaction of which no more is known");
 }
 
+/* What is in doubt is pushed, and named as tableam/pivot.c does. */
 static void
 fail(Rule rule, TransactionId rival)
 {
@@ -421,12 +418,16 @@ fail(Rule rule, TransactionId rival)
 		[READ] = "has read what this one has written, and is not committed yet.",
 		[MISSED] = "had been prepared, unseen, when this one began to read.",
 	};
+	MipLiving	found;
+	bool		in_doubt = TransactionIdIsValid(rival) && mip_press(rival, &found);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not serialize access due to read/write dependencies across sites"),
-			 errdetail("%s %s", describe(rival), whys[rule]),
-			 errhint("The transaction might succeed if retried, once the other one has been decided.")));
+			 errdetail("%s %s", describe(rival, in_doubt ? &found : NULL), whys[rule]),
+			 errhint("The transaction might succeed if retried, once the other one has been decided."),
+			 in_doubt ? err_generic_string(PG_DIAG_SCHEMA_NAME, IN_DOUBT_SCHEMA) : 0,
+			 in_doubt ? err_generic_string(PG_DIAG_TABLE_NAME, IN_DOUBT_TABLE) : 0));
 }
 
 /*

@@ -13,6 +13,7 @@ use Test::More;
 # LOCK TABLE takes an XID where there may be standbys
 my $node = mip_node('everywhere', wal_level => 'replica');
 my @sites = ('a', 'b');
+mip_sql($node, 'CREATE ROLE stranger');
 for my $site (@sites)
 {
 	mip_sql($node, "CREATE DATABASE $site");
@@ -23,6 +24,7 @@ for my $site (@sites)
 		INSERT INTO s SELECT k, 0 FROM generate_series(1, 300) k;
 		CREATE TABLE h (k int PRIMARY KEY, v int);
 		INSERT INTO h VALUES (1, 0), (2, 0);
+		GRANT ALL ON s TO stranger;
 		CREATE TABLE filler (n int PRIMARY KEY);
 		CREATE TABLE gaps (k int PRIMARY KEY) USING mip;
 		ANALYZE s;]);
@@ -155,11 +157,14 @@ $late->refused("SELECT FROM mip.prepare('', '')", '40001', 'he is known to who r
 
 # ---- who is in doubt behind a crash, or a restart ----
 
-# fails, and names the request
+# fails, and names the request to its owner, and what to wait for
 sub fails
 {
 	my ($session, $how, $xid, $name) = @_;
-	like($session->refused($how, '40001', $name), qr/request "\Q$xid\E", which is in doubt/, 'it is named');
+	my $whose = $xid ? "Instance 1 of family \"$xid\"" : 'An instance of a request of another role';
+	like($session->refused($how, '40001', $name),
+		qr/^DETAIL:  \Q$whose\E, which is in doubt,.*^SCHEMA NAME:  mip\n.*^TABLE NAME:  in_doubt/ms,
+		'it is named');
 	$session->sql('ROLLBACK');
 	return;
 }
@@ -184,6 +189,10 @@ for my $mode ('fast', 'immediate')
 	$u = begin('a', 'writer');
 	$u->sql('DELETE FROM s WHERE k = 105');
 	fails($u, 'COMMIT', "$mode reads", 'nor of a range');
+	$u = begin('a', 'stranger');
+	$u->sql('SET LOCAL ROLE stranger');
+	$u->sql('UPDATE s SET v = 2 WHERE k = 10');
+	fails($u, 'COMMIT', undef, 'nor another role');
 	$u = begin('a', 'writer', 'other');
 	$u->sql('UPDATE s SET v = 2 WHERE k = 10');
 	fails($u, "SELECT FROM mip.prepare('', '')", "$mode reads", 'nor is prepared');
