@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -495,6 +495,17 @@ async def test_serializable_beside_a_dead_server(server: Server, shop: Shop) -> 
     shop.assert_clean()
 
 
+@pytest.fixture
+def by_key(shop: Shop) -> Iterator[None]:
+    """No sequential scans, which read all rows, in sessions that are begun now."""
+    alter = "DO $$BEGIN EXECUTE format('ALTER DATABASE %I {} enable_seqscan {}', current_database()); END$$"
+    shop.sql("store", "ANALYZE item")
+    shop.sql("store", alter.format("SET", "= off"))
+    yield
+    shop.sql("store", alter.format("RESET", ""))
+
+
+@pytest.mark.usefixtures("by_key")
 async def test_beside_a_pivot_in_doubt(server: Server, shop: Shop) -> None:
     """A request that fails until another one is decided does not try again at once."""
     app = server()
@@ -524,6 +535,7 @@ async def test_beside_a_pivot_in_doubt(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
+@pytest.mark.usefixtures("by_key")
 async def test_each_a_pivot_to_the_other(server: Server, shop: Shop) -> None:
     """What two dead servers have left at one site each lets the other request fail: both give up their own."""
     dead, app = server(), server()
