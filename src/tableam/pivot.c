@@ -111,14 +111,20 @@ find_culprit(const char *reason)
 	return InvalidTransactionId;
 }
 
-/* The second line; no catalogs may be read here. */
+char *
+mip_pivot_name(const MipLiving *in_doubt)
+{
+	if (in_doubt->owner == GetUserId())
+		return psprintf("Instance " INT64_FORMAT " of family \"%s\"", in_doubt->xinst, in_doubt->xid);
+	return pstrdup("An instance of a request of another role");
+}
+
+/* The second line */
 static char *
 describe(const MipLiving *found)
 {
-	if (found->owner == GetUserId())
-		return psprintf("Instance " INT64_FORMAT " of family \"%s\" is in doubt: a transaction like this one may fail again until that is decided.",
-						found->xinst, found->xid);
-	return pstrdup("An instance of a request of another role is in doubt: a transaction like this one may fail again until that is decided.");
+	return psprintf("%s is in doubt: a transaction like this one may fail again until that is decided.",
+					mip_pivot_name(found));
 }
 
 /* A statement that others have called passes it on to them. */

@@ -8,9 +8,17 @@
 #ifndef MIP_PIVOT_H
 #define MIP_PIVOT_H
 
+#include "family/family.h"
+
 /* What errors name as their table that come again until a family is decided. */
 #define IN_DOUBT_SCHEMA	"mip"
 #define IN_DOUBT_TABLE	"in_doubt"
+
+/*
+ * Who it is, as those are told whom it is in the way of: whose request, is for its
+ * owner only. Reads no catalogs, so an error may be under way.
+ */
+extern char *mip_pivot_name(const MipLiving *in_doubt);
 
 /*
  * In PG_CATCH: if the error (40001) is one that comes again until a family is

@@ -396,14 +396,11 @@ find_recovered_reader(void)
 
 /* ---- the end of a transaction ---- */
 
-/* Whose request it is, is for its owner only. */
 static char *
 describe(TransactionId rival, const MipLiving *in_doubt)
 {
-	if (in_doubt && in_doubt->owner == GetUserId())
-		return psprintf("Instance " INT64_FORMAT " of family \"%s\", which is in doubt,", in_doubt->xinst, in_doubt->xid);
 	if (in_doubt)
-		return pstrdup("An instance of a request of another role, which is in doubt,");
+		return psprintf("%s, which is in doubt,", mip_pivot_name(in_doubt));
 	if (TransactionIdIsValid(rival))
 		return psprintf("Transaction %u", rival);
 	return pstrdup("A transaction of which no more is known");
