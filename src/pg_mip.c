@@ -26,7 +26,7 @@
 #include "tableam/plans.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
-#include "transam/instance.h"
+#include "transam/ending.h"
 #include "transam/unflushed.h"
 #include "workers/deadlock.h"
 #include "workers/push.h"
@@ -92,7 +92,7 @@ _PG_init(void)
 	shmem_startup_hook = shmem_startup;
 
 	mip_wal_register();
-	mip_instance_init();
+	mip_ending_init();
 	mip_guard_init();
 	mip_function_call_init();
 	mip_plans_init();

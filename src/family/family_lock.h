@@ -19,7 +19,7 @@ extern void mip_family_lock_shmem_startup(void);
  * family may be another role's), mip_family_unlock gives back the one that was
  * taken last. An instance that ends must not leave it with the prepared
  * transaction, so it takes it for the session (mip_family_lock_ending). The
- * transaction callbacks in instance.c release all of them on every path, and
+ * transaction callbacks in ending.c release all of them on every path, and
  * so does guard.c before an error is reported.
  *
  * Who waits for one while he holds others holds those of smaller XIDs only.

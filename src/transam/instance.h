@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * instance.h
- *	  The MIP transaction of this backend: begin, and what happens to it at
- *	  prepare, commit and abort.
+ *	  The MIP transaction of this backend: begin, prepare, commit in one phase.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,8 +16,6 @@
  * failed, until the client has ended the block.
  */
 extern bool mip_in_block(void);
-
-extern void mip_instance_init(void);
 
 extern void mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *key,
 							   const text *serializable);
