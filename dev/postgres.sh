@@ -50,6 +50,33 @@ download_source() {
   return 1
 }
 
+# earlier_minors: of the listed versions. A mirror that has not got a release's files yet
+# still has those of the one before, though no list names them.
+earlier_minors() {
+  source_versions | awk -F'[.-]' '{
+    packaging = substr($0, length($1 "." $2) + 1)
+    for (minor = $2 - 1; minor >= 0 && minor >= $2 - 3; minor--) print $1 "." minor packaging }'
+}
+
+# download_earlier: such a one, vouched for by the signature of the Debian developer who
+# has packaged it
+download_earlier() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends debian-keyring </dev/null
+  pool=$(site_of "$(codename)")/pool/main/p/postgresql-$pg
+  for version in $(earlier_minors); do
+    dsc=$home/source/postgresql-${pg}_$version.dsc
+    as_user /usr/lib/apt/apt-helper download-file "$pool/${dsc##*/}" "$dsc" || continue
+    as_user gpgv --keyring /usr/share/keyrings/debian-keyring.gpg --output "$dsc.signed" "$dsc" || continue
+    # shellcheck disable=SC2046 # two words
+    set -- $(awk '/^[^ ]/ { part = $1 }
+      part == "Checksums-Sha256:" && $3 ~ /^postgresql-'"$pg"'_[0-9.]+\.orig\.tar\.[a-z0-9]+$/ { print $1, $3 }' "$dsc.signed")
+    [ $# -eq 2 ] || continue
+    ! as_user /usr/lib/apt/apt-helper download-file "$pool/$2" "$home/source/$2" "SHA256:$1" || return 0
+    as_user find "$home/source" -mindepth 1 -delete
+  done
+  return 1
+}
+
 fetch_postgres() {
   say "getting the source of PostgreSQL $pg"
   apt=$home/apt
@@ -61,7 +88,7 @@ fetch_postgres() {
   done | as_user tee "$apt/sources.list" >/dev/null
   # a release need not have all of the suites: it is the package that counts
   source_apt get update >"$logs/apt.log" 2>&1 || true
-  download_source >>"$logs/apt.log" 2>&1 ||
+  { download_source || download_earlier; } >>"$logs/apt.log" 2>&1 ||
     { tail "$logs/apt.log"; die "apt cannot get a source package postgresql-$pg"; }
   as_user rm -rf "$apt"
 }
