@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 from shop import BUY, STOCK, Shop
 from test_sweeper import Log, eager, in_doubt
 
-from pgmip import App, NothingHappened, Step, Tx, Unknown, _family, _mipt
+from pgmip import App, NothingHappened, Step, Tx, Unknown, _attempt, _family, _mipt
 from pgmip._json import canonical
 from pgmip.sweeper import EventName
 from pgmip.xinst import new_xid
@@ -138,8 +138,11 @@ async def test_a_circle_after_other_trouble(
     shop.assert_clean()
 
 
-async def test_a_handler_that_takes_its_time(server: Server, shop: Shop, log: Log) -> None:
+async def test_a_handler_that_takes_its_time(
+    server: Server, shop: Shop, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waits for nobody: so nothing is given up, however long it takes."""
+    monkeypatch.setattr(_attempt, "_PATIENCE", PATIENCE)  # a connection that is slow to open is no queue
     app, attempts = server(), 0
 
     @app.transaction(sites=("store", "bank"), name="long")
