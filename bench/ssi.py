@@ -10,17 +10,12 @@ Writes ssi.md with plots, and a CSV file for each part.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Callable
 from datetime import date
-from pathlib import Path
 
 from pgmip.testing import Cluster
 
+from .parts import Bench, Part, measure_parts, options
 from .rounds import UNDISTURBED, create_database, machine
-from .rows import Row, write_csv
 from .serializable import dbt2, deferrable, failures, families, sibench
 from .serializable.dbt2 import Store
 from .serializable.measured import SI, SSI, Target, tell_targets
@@ -41,33 +36,33 @@ of committed transactions: medians of the rounds, with least and most. Ratios ar
 with quartiles. SI in the paper is {SI}, SSI is {SSI}. Its third line, strict two-phase locking, and its SSI without
 optimizations for read-only transactions are not in PostgreSQL, and so not here."""
 
-TEXT = {
-    "sibench": """## SIBENCH (Figure 4)
+REPORT = {
+    "sibench": Part(sibench.tell, sibench.plot, """## SIBENCH (Figure 4)
 
 Half of the transactions update the row of a random key, half look through the whole table for the lowest value (READ
-ONLY). Three messages each, from pgbench. Failures: of all attempts, those that are tried again.""",
-    "dbt2": """## DBT-2++ in memory (Figure 5a)
+ONLY). Three messages each, from pgbench. Failures: of all attempts, those that are tried again."""),
+    "dbt2": Part(dbt2.tell, dbt2.plot, """## DBT-2++ in memory (Figure 5a)
 
 TPC-C's transactions with Cahill's credit check, without totals of warehouses and districts, and with what is only read
-cached, as the paper has it. Each is a function of the server, in a transaction of three messages, from pgbench.""",
-    "anomalies": f"""### The anomaly
+cached, as the paper has it. Each is a function of the server, in a transaction of three messages, from pgbench."""),
+    "anomalies": Part(dbt2.tell_anomalies, None, f"""### The anomaly
 
 The credit check writes what an order reads, and reads what an order writes. An anomaly here is an order that was
 accepted by a credit which a check then replaced that had not seen the order: each of the two should have been before
 the other. Where orders meet checks (one customer a district, and many checks) {SI} lets it happen, and {SSI} must
-not: of plain transactions on tables of each kind, and of requests half of which fail over (families).""",
-    "deferrable": """## READ ONLY DEFERRABLE (8.4)
+not: of plain transactions on tables of each kind, and of requests half of which fail over (families)."""),
+    "deferrable": Part(deferrable.tell, deferrable.plot, """## READ ONLY DEFERRABLE (8.4)
 
 How long such a transaction waits until its snapshot is safe, beside DBT-2++ at SERIALIZABLE. The paper's was beside
-longer transactions, of 36 threads that waited for disks.""",
-    "families": """## Families
+longer transactions, of 36 threads that waited for disks."""),
+    "families": Part(families.tell, families.plot, """## Families
 
 DBT-2++ with 8 % that only read. The others are requests with one or two instances, at one site: of those that fail over
 the first attempt is left behind, prepared or still running, and a second one does the same work and is committed. (A
 session that still runs is given 10 ms, and then lost; its client makes a new one.) Clients send libpq's messages one
 after another: the work, prepare, commit. What fails is tried again as a new instance; but where the second attempt
-fails, the first one is committed if it is prepared, and else given up.""",
-    "failures": """### Who fails by dependencies
+fails, the first one is committed if it is prepared, and else given up."""),
+    "failures": Part(failures.tell, failures.plot, """### Who fails by dependencies
 
 8 clients with requests and 8 outsiders, plain transactions, at SERIALIZABLE. What they do between their statements
 (nothing, for some milliseconds) takes most of the time, so that attempts take as long whether there are one or two,
@@ -77,89 +72,69 @@ warehouse; all requests write.
 SSI locks what a scan of an index has read by leaf pages. An update on a page with room (HOT) has no index entries and
 meets none of these locks; one that is not HOT does, and so does every second instance that writes a row which the first
 one has written: its version has index entries of its own. So *by key* is told with all rows in two leaves, with a leaf
-for each row, and with an index on what is updated, so that nobody's updates are HOT.""",
-    "siblings": """### Siblings alone
+for each row, and with an index on what is updated, so that nobody's updates are HOT."""),
+    "siblings": Part(failures.tell_siblings, None, """### Siblings alone
 
 One client alone: each request has two instances, which do the same side by side, are both prepared, and one is
-committed. Whatever fails here has been failed by its sibling.""",
+committed. Whatever fails here has been failed by its sibling."""),
 }
 
-TELL: dict[str, Callable[[list[Row]], str]] = {
-    "sibench": sibench.tell, "dbt2": dbt2.tell, "anomalies": dbt2.tell_anomalies, "deferrable": deferrable.tell,
-    "families": families.tell, "failures": failures.tell, "siblings": failures.tell_siblings,
-}  # fmt: skip
-PLOTS: dict[str, Callable[[list[Row], Path], None]] = {
-    "sibench": sibench.plot, "dbt2": dbt2.plot, "deferrable": deferrable.plot, "families": families.plot,
-    "failures": failures.plot,
-}  # fmt: skip
 
-
-class Bench:
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        self.rows: dict[str, list[Row]] = {}
-        self.minutes = 0.0
+class Ssi(Bench):
+    parts = REPORT
+    report = "ssi.md"
+    prefix = "ssi-"
 
     def run(self) -> None:
-        args = self.args
-        rounds, seconds, clients = args.rounds, args.seconds, args.clients
         with Cluster("ssi", settings=SETTINGS) as cluster:
             cluster.create_database("heap")
             create_database(cluster, "mip")
-            if "sibench" in args.only:
-                sizes = (10, 1_000) if args.quick else sibench.SIZES
-                sibench.load(cluster, sizes)
-                self._part("sibench", lambda: sibench.measure(
-                    cluster, rounds=rounds, seconds=seconds, clients=clients, sizes=sizes))
-            if set(args.only) == {"sibench"}:
-                return
-            store = Store(cluster, args.warehouses)
-            store.load()
-            if "dbt2" in args.only:
-                mixes = (8, 100) if args.quick else dbt2.MIXES
-                self._part("dbt2", lambda: dbt2.measure(
-                    store, rounds=rounds, seconds=seconds, clients=clients, mixes=mixes))
-                self._part("anomalies", lambda: dbt2.measure_anomalies(store, seconds=seconds, clients=clients))
-            if "deferrable" in args.only:
-                self._part("deferrable", lambda: deferrable.measure(
-                    store, samples=args.samples, every=0.05 if args.quick else 0.5, clients=clients))
-            if "families" in args.only:
-                self._families(store)
-            store.check()
+            self._sibench(cluster)
+            if self.wants("dbt2", "deferrable", "families"):
+                self._dbt2(Store(cluster, self.args.warehouses))
+
+    def _sibench(self, cluster: Cluster) -> None:
+        args = self.args
+        sizes = (10, 1_000) if args.quick else sibench.SIZES
+        if self.wants("sibench"):
+            sibench.load(cluster, sizes)
+        self.measure("sibench", lambda: sibench.measure(
+            cluster, rounds=args.rounds, seconds=args.seconds, clients=args.clients, sizes=sizes))
+
+    def _dbt2(self, store: Store) -> None:
+        args = self.args
+        rounds, seconds, clients = args.rounds, args.seconds, args.clients
+        store.load()
+        mixes = (8, 100) if args.quick else dbt2.MIXES
+        self.measure("dbt2", lambda: dbt2.measure(
+            store, rounds=rounds, seconds=seconds, clients=clients, mixes=mixes))
+        self.measure(
+            "anomalies", lambda: dbt2.measure_anomalies(store, seconds=seconds, clients=clients), of="dbt2"
+        )
+        self.measure("deferrable", lambda: deferrable.measure(
+            store, samples=args.samples, every=0.05 if args.quick else 0.5, clients=clients))
+        if self.wants("families"):
+            self._families(store)
+        store.check()
 
     def _families(self, store: Store) -> None:
         args = self.args
         rounds, seconds, clients = args.rounds, args.seconds, args.clients
         cases = families.QUICK if args.quick else families.CASES
-        self._part("families", lambda: families.measure(
+        self.measure("families", lambda: families.measure(
             store, rounds=rounds, seconds=seconds, clients=clients, cases=cases))
-        self._part("anomalies", lambda: families.measure_anomalies(store, seconds=seconds, clients=clients))
+        self.measure(
+            "anomalies", lambda: families.measure_anomalies(store, seconds=seconds, clients=clients), of="families"
+        )
         failures.load(store)
         workloads = failures.QUICK if args.quick else failures.WORKLOADS
-        self._part("failures", lambda: failures.measure(store, rounds=rounds, seconds=seconds, workloads=workloads))
-        self._part("siblings", lambda: failures.measure_siblings(store, seconds=seconds))
+        self.measure("failures", lambda: failures.measure(
+            store, rounds=rounds, seconds=seconds, workloads=workloads), of="families")
+        self.measure("siblings", lambda: failures.measure_siblings(store, seconds=seconds), of="families")
 
-    def _part(self, name: str, measure: Callable[[], list[Row]]) -> None:
-        began = time.monotonic()
-        self.rows.setdefault(name, []).extend(measure())
-        print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-
-    def write(self, out: Path) -> None:
-        """The report of the parts that have been measured."""
-        parts = [HEAD.format(what=self._what())]
-        if targets := self._targets():
-            parts.append(tell_targets(targets))
-        for name, text in TEXT.items():
-            if name not in self.rows:
-                continue
-            rows = self.rows[name]
-            write_csv(out / f"ssi-{name}.csv", rows)
-            parts += [text, TELL[name](rows)]
-            if name in PLOTS:
-                PLOTS[name](rows, out / f"ssi-{name}.png")
-                parts.append(f"![{name}](ssi-{name}.png)")
-            parts.append(f"Every value: [ssi-{name}.csv](ssi-{name}.csv).")
-        (out / "ssi.md").write_text("\n\n".join(parts) + "\n")
+    def head(self) -> list[str]:
+        targets = self._targets()
+        return [HEAD.format(what=self._what()), *([tell_targets(targets)] if targets else [])]
 
     def _targets(self) -> list[Target]:
         if "families" not in self.rows:
@@ -182,35 +157,15 @@ class Bench:
         )
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=4, help="of a case")
+def main() -> None:
+    parser = options(__doc__ or "", PARTS, rounds=7, seconds=4.0, out="results")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--warehouses", type=int, default=5, help="of 120 MB each, twice")
     parser.add_argument("--samples", type=int, default=300, help="deferrable transactions of a case")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=PARTS, help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--quick", action="store_true", help="little of everything: does it run, is it serializable?")
     args = parser.parse_args()
-    if unknown := set(args.only) - set(PARTS):
-        parser.error(f"there is no part {', '.join(sorted(unknown))}")
     if args.quick:
         args.rounds, args.seconds, args.warehouses, args.samples = 1, 1, 1, 10
-    args.out.mkdir(parents=True, exist_ok=True)
-    return args
-
-
-def main() -> None:
-    args = arguments()
-    bench = Bench(args)
-    began = time.monotonic()
-    bench.run()
-    bench.minutes = (time.monotonic() - began) / 60
-    bench.write(args.out)
-    print(f"the report is {args.out / 'ssi.md'}")
-    if wrong := bench.wrong():
-        sys.exit("; ".join(wrong))
+    measure_parts(Ssi(args))
 
 
 if __name__ == "__main__":

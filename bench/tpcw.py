@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import date
-from pathlib import Path
 
 from pgmip.testing import Cluster
 
@@ -24,10 +22,9 @@ from workload.population import SIZES, Size
 from .bookstore import death, failover, growth, mixture, response, tuples
 from .bookstore.pair import Pair
 from .bookstore.store import WARM_UP, Store
+from .parts import Bench, Part, measure_parts, options
 from .rounds import UNDISTURBED, machine
-from .rows import Row, write_csv
 
-PARTS = ("tuples", "response", "mix", "failover", "sessions", "death", "two_sites", "in_doubt", "entries")
 AT_MOST = SIZES["small"]  # of what is at two sites
 
 HEAD = """# TPC-W-derived: the paper's evaluation again
@@ -48,83 +45,78 @@ Values are medians of the rounds, with least and most; ratios are taken round by
 | MIP unflushed | the same with `mip.synchronous_commit_prepared = off`: no flush for the second phase |
 | MIP one-phase | `mip.begin`, `mip.commit_one_phase` |"""
 
-TEXT = {
-    "tuples": """## Table 1: the size of a tuple
+REPORT = {
+    "tuples": Part(tuples.tell, None, """## Table 1: the size of a tuple
 
 pg_mip keeps what it knows of siblings outside the tuples, in the MIPT and in memory while a family is undecided. So
 a table that has opted in takes exactly as much space as a heap table; the paper's prototype added two fields to
-every tuple's header.""",
-    "response": """## Figure 1: response time
+every tuple's header."""),
+    "response": Part(response.tell, response.plot, """## Figure 1: response time
 
 Open loop, 8 sessions: transactions fall due at random times at the offered rate, whether or not the server keeps up;
 the response time begins when a transaction is due. Loads are shares (0.2 to 1.2) of what stock two-phase commit
 achieves with 8 sessions as fast as it can. All systems end the first phase in the message of the last statement.
-COMMIT and 2PC work on heap tables, and keep nothing by which a request could be sent again.""",
-    "mix": """## The ordering mix
+COMMIT and 2PC work on heap tables, and keep nothing by which a request could be sent again."""),
+    "mix": Part(response.tell_mix, None, """## The ordering mix
 
 All fourteen interactions by their weights, 8 sessions as fast as they can; those that write end as the system says,
-the others only read.""",
-    "failover": """## Figure 2: every request fails over
+the others only read."""),
+    "failover": Part(failover.tell, failover.plot, """## Figure 2: every request fails over
 
 The original is left prepared; a sibling does the same work again, and is committed. The rate counts requests. The
 paper's server waited for its disks, and for a sibling all that it read was in memory by then; here all data are in
 memory from the beginning, and what a sibling does costs the processors as much as what the original did: so where
 the processors are what everybody waits for, half of the throughput goes. Of flushes there are three instead of two
-(a third is lost): the losers' end and the notes of it do not wait for one.""",
-    "death": """## A coordinator dies
+(a third is lost): the losers' end and the notes of it do not wait for one."""),
+    "sessions": Part(growth.tell_sessions, None, "## Growth: sessions\n\nBuy Confirm, as fast as it goes."),
+    "death": Part(death.tell, None, """## A coordinator dies
 
 A process runs Buy Confirms over two sites (16 at a time) until both have prepared all of them, and is killed. At once
 another one is sent the same requests; so are strangers' requests for the same items. Plain two-phase commit has an
 idempotency key, and a log of decisions that comes back after 10 s. "Rolled back first" does not wait for that log: a
-survivor rolls back whatever the dead process has prepared, which is wrong whenever that is alive or has decided.""",
-    "two_sites": """## Two sites, and requests that fail over
+survivor rolls back whatever the dead process has prepared, which is wrong whenever that is alive or has decided."""),
+    "two_sites": Part(mixture.tell, mixture.plot, """## Two sites, and requests that fail over
 
 `pgmip`, the five interactions that write by their weights, 8 sessions; Buy Confirm pays at a second site. Of some
 of the requests the app server stops at a random step (begun, prepared at the first site, prepared at all, committed
 at the first site), and another one is sent the same request. Library, benchmark and both servers share the
-machine's cores.""",
-    "sessions": "## Growth: sessions\n\nBuy Confirm, as fast as it goes.",
-    "in_doubt": """## Growth: families in doubt
+machine's cores."""),
+    "in_doubt": Part(lambda rows: growth.tell(rows, "in doubt"), None, """## Growth: families in doubt
 
 4 sessions that each add a shopping cart, while so many families are prepared and undecided. Every prepared
 transaction counts as running for PostgreSQL, whose snapshots, and whose search for the one to be committed, take
-longer with them: hence the comparison with stock two-phase commit beside the same families.""",
-    "entries": """## Growth: entries of the MIPT
+longer with them: hence the comparison with stock two-phase commit beside the same families."""),
+    "entries": Part(lambda rows: growth.tell(rows, "entries"), None, """## Growth: entries of the MIPT
 
-The same work with so many committed requests of the last hour in the MIPT.""",
+The same work with so many committed requests of the last hour in the MIPT."""),
 }
 
-TELL: dict[str, Callable[[list[Row]], str]] = {
-    "tuples": tuples.tell, "response": response.tell, "mix": response.tell_mix, "failover": failover.tell,
-    "death": death.tell, "two_sites": mixture.tell, "sessions": growth.tell_sessions,
-    "in_doubt": lambda rows: growth.tell(rows, "in doubt"), "entries": lambda rows: growth.tell(rows, "entries"),
-}  # fmt: skip
 
+class Tpcw(Bench):
+    parts = REPORT
+    report = "README.md"
 
-class Bench:
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+        super().__init__(args)
         self.size: Size = SIZES[args.size]
-        self.rows: dict[str, list[Row]] = {}
         self.loaded = ""
-        self.minutes = 0.0
 
     def run(self) -> None:
         args = self.args
         quick = args.quick
-        if self._wants("tuples", "response", "mix", "failover", "sessions"):
+        if self.wants("tuples", "response", "mix", "failover", "sessions"):
             self._one_site()
-        if self._wants("death", "two_sites"):
+        if self.wants("death", "two_sites"):
             with ExitStack() as stack:
                 small = min(self.size, AT_MOST, key=lambda size: size.items)
                 pair = Pair(stack, small, seed=args.seed, quiet=quick)
-                self._part("death", lambda: death.measure(
+                self.measure("death", lambda: death.measure(
                     pair, rounds=args.rounds, requests=4 if quick else 16, recovery=1 if quick else death.RECOVERY))
-                self._part("two_sites", lambda: mixture.measure(pair, rounds=args.rounds, seconds=2 * args.seconds))
+                self.measure("two_sites", lambda: mixture.measure(pair, rounds=args.rounds, seconds=2 * args.seconds))
         few, many = ((10, 100), (1_000, 10_000)) if quick else (growth.IN_DOUBT, growth.ENTRIES)
         rounds, seconds = args.rounds, args.seconds
-        self._part("in_doubt", lambda: growth.measure_in_doubt(rounds=rounds, seconds=seconds, counts=few))
-        self._part("entries", lambda: growth.measure_entries(rounds=rounds, seconds=seconds, counts=many))
+        self.measure("in_doubt", lambda: growth.measure_in_doubt(rounds=rounds, seconds=seconds, counts=few))
+        self.measure("entries", lambda: growth.measure_entries(rounds=rounds, seconds=seconds, counts=many))
 
     def _one_site(self) -> None:
         args = self.args
@@ -135,44 +127,23 @@ class Bench:
             rounds, seconds = args.rounds, args.seconds
             loads = (0.4, 1.2) if args.quick else response.LOADS
             sessions = (1, 8) if args.quick else growth.SESSIONS
-            self._part("tuples", lambda: tuples.measure(store))
-            self._part("response", lambda: response.measure(store, rounds=rounds, seconds=seconds, loads=loads))
-            self._part("mix", lambda: response.measure_mix(store, rounds=rounds, seconds=seconds))
-            self._part("failover", lambda: failover.measure(store, rounds=rounds, seconds=seconds))
-            self._part("sessions", lambda: growth.measure_sessions(
+            self.measure("tuples", lambda: tuples.measure(store))
+            self.measure("response", lambda: response.measure(store, rounds=rounds, seconds=seconds, loads=loads))
+            self.measure("mix", lambda: response.measure_mix(store, rounds=rounds, seconds=seconds))
+            self.measure("failover", lambda: failover.measure(store, rounds=rounds, seconds=seconds))
+            self.measure("sessions", lambda: growth.measure_sessions(
                 store, rounds=rounds, seconds=seconds, sessions=sessions))
             store.check()
 
-    def _wants(self, *parts: str) -> bool:
-        return any(part in self.args.only for part in parts)
+    def head(self) -> list[str]:
+        return [HEAD.format(what=self._what())]
 
-    def _part(self, name: str, measure: Callable[[], list[Row]]) -> None:
-        if self._wants(name):
-            began = time.monotonic()
-            self.rows[name] = measure()
-            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-
-    def write(self, out: Path) -> None:
-        """The report of the parts that have been measured."""
-        plots: dict[str, Callable[[list[Row], Path], None]] = {
-            "response": response.plot, "failover": failover.plot, "two_sites": mixture.plot,
-        }  # fmt: skip
-        parts = [HEAD.format(what=self._what())]
-        for name in PARTS:
-            if name not in self.rows:
-                continue
-            rows = self.rows[name]
-            write_csv(out / f"{name}.csv", rows)
-            parts += [TEXT[name], TELL[name](rows)]
-            if name in plots:
-                plots[name](rows, out / f"{name}.png")
-                parts.append(f"![{name}]({name}.png)")
-            parts.append(f"Every value: [{name}.csv]({name}.csv).")
+    def tail(self) -> list[str]:
         grown = [self.rows[name] for name in ("sessions", "in_doubt", "entries") if name in self.rows]
-        if len(grown) == 3:
-            growth.plot(grown[0], grown[1], grown[2], out / "growth.png")
-            parts.append("![growth](growth.png)")
-        (out / "README.md").write_text("\n\n".join(parts) + "\n")
+        if len(grown) < 3:
+            return []
+        growth.plot(grown[0], grown[1], grown[2], self.file("growth.png"))
+        return ["![growth](growth.png)"]
 
     def _what(self) -> str:
         size, args = self.size, self.args
@@ -185,32 +156,14 @@ class Bench:
         )
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def main() -> None:
+    parser = options(__doc__ or "", tuple(REPORT), rounds=5, seconds=1, out="report")
     parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=1, help="of a case")
     parser.add_argument("--seed", type=int, default=1, help="of the population")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=PARTS, help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "report")
-    parser.add_argument("--quick", action="store_true", help="little of everything: does it run, are the data right?")
     args = parser.parse_args()
-    if unknown := set(args.only) - set(PARTS):
-        parser.error(f"there is no part {', '.join(sorted(unknown))}")
     if args.quick:
         args.size, args.rounds, args.seconds = "tiny", 1, 1
-    args.out.mkdir(parents=True, exist_ok=True)
-    return args
-
-
-def main() -> None:
-    args = arguments()
-    bench = Bench(args)
-    began = time.monotonic()
-    bench.run()
-    bench.minutes = (time.monotonic() - began) / 60
-    bench.write(args.out)
-    print(f"the report is in {args.out}")
+    measure_parts(Tpcw(args))
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pgmip.testing import Cluster
 
-from ..rounds import METHODS, interleaved
-from ..rows import Row, markdown, median, plotted, quartiles, ratios, spread
+from ..rounds import METHODS
+from ..rows import Row, markdown, plotted
 from .client import Work
-from .measured import LEVELS, SI, SSI, run
+from .measured import LEVELS, SI, SSI, compare, run, shares, tell_compared
 
 __all__ = [
     "CONTENDED", "CUSTOMERS", "MIXES", "Store", "choose_work", "contend", "count_anomalies", "measure",
@@ -34,6 +34,8 @@ MIXES = (8, 28, 48, 68, 88, 100)  # per cent that only read
 CONTENDED = {"enter_order": 0.6, "check_credit": 0.3, "deliver": 0.1}
 PAPER = {8: "95 %", 100: "100 %"}
 PAPER_FAILURES = "below 0.25 %"
+# What is updated most. It would be measured otherwise what others have left behind.
+VACUUM = "VACUUM district, customer, new_order, stock"
 TRIES = 10  # until the anomaly has been seen
 # Orders that were accepted by a credit which a check then replaced that had not seen them: each of the two has to be
 # before the other.
@@ -99,8 +101,7 @@ class Store:
         run_sql("VACUUM (FREEZE, ANALYZE)", dbname=database)
 
     def vacuum(self, database: str) -> None:
-        """What is updated most. It would be measured otherwise what others have left behind."""
-        self.cluster.run_sql("VACUUM district, customer, new_order, stock", dbname=database)
+        self.cluster.run_sql(VACUUM, dbname=database)
 
     def check(self) -> None:
         """Exits where the data are wrong."""
@@ -144,52 +145,31 @@ def measure(store: Store, *, rounds: int, seconds: float, clients: int, mixes: t
     rows = []
     for number in range(rounds):
         for read_only in mixes:
-            for method in METHODS:
-                for level in interleaved(LEVELS, number):
-                    store.vacuum(method)
-                    scripts = [
-                        (_script(name, level, store.warehouses, CUSTOMERS), share)
-                        for name, share in mix(read_only).items()
-                    ]
-                    m = run(store.cluster, method, scripts, clients=clients, seconds=seconds)
-                    rows.append(
-                        {"read_only": read_only, "method": method, "system": level, "round": number + 1, "tps": m.tps,
-                         "failures": m.failures}
-                    )  # fmt: skip
+            rows += compare(
+                store.cluster, number, partial(_scripts, store.warehouses, CUSTOMERS, mix(read_only)), VACUUM,
+                clients=clients, seconds=seconds, read_only=read_only,
+            )  # fmt: skip
         print(f"DBT-2++: round {number + 1} of {rounds}", flush=True)
     return rows
 
 
-def _shares(rows: list[Row], read_only: int, method: str) -> list[float]:
-    """Per cent, round by round."""
-    return [100 * value for value in ratios(rows, "tps", SSI, SI, read_only=read_only, method=method)]
-
-
-def _mixes(rows: list[Row]) -> list[int]:
-    return sorted({row["read_only"] for row in rows})
+def _scripts(warehouses: int, customers: int, shares: Mapping[str, float], level: str) -> list[tuple[str, float]]:
+    return [(_script(name, level, warehouses, customers), share) for name, share in shares.items()]
 
 
 def tell(rows: list[Row]) -> str:
-    lines = []
-    for read_only in _mixes(rows):
-        for method in METHODS:
-            where = {"read_only": read_only, "method": method}
-            lines.append(
-                [f"{read_only} %", method, *(spread(rows, "tps", system=level, **where) for level in LEVELS),
-                 f"{quartiles(_shares(rows, read_only, method), '.0f')} %", PAPER.get(read_only, "95 to 100 %"),
-                 *(f"{median(rows, 'failures', system=level, **where):.2%}" for level in LEVELS), PAPER_FAILURES]
-            )  # fmt: skip
-    header = ["only read", "tables", f"{SI}, tps", f"{SSI}, tps", "of that", "paper", f"failures, {SI}",
-              f"failures, {SSI}", "paper"]  # fmt: skip
-    return markdown(header, lines)
+    return tell_compared(
+        rows, "read_only", "only read", lambda mix: f"{mix} %", lambda mix: PAPER.get(mix, "95 to 100 %"),
+        PAPER_FAILURES,
+    )  # fmt: skip
 
 
 def plot(rows: list[Row], file: Path) -> None:
-    mixes = _mixes(rows)
+    mixes = sorted({row["read_only"] for row in rows})
     with plotted(file, ["DBT-2++ in memory"], "per cent that only read", f"{SSI}, per cent of {SI}") as (axis,):
         for method in METHODS:
-            shares = [_shares(rows, read_only, method) for read_only in mixes]
-            axis.plot(mixes, [statistics.median(each) for each in shares], marker="o", label=method)
+            medians = [statistics.median(shares(rows, read_only=read_only, method=method)) for read_only in mixes]
+            axis.plot(mixes, medians, marker="o", label=method)
         axis.plot([8, 100], [95, 100], color="gray", linestyle="none", marker="x", label="paper")
         axis.set_ylim(bottom=0)
 
@@ -203,7 +183,7 @@ def count_anomalies(cluster: Cluster, database: str) -> int:
 
 def measure_anomalies(store: Store, *, seconds: float, clients: int) -> list[Row]:
     def work(level: str, method: str) -> int:
-        scripts = [(_script(name, level, store.warehouses, 1), share) for name, share in CONTENDED.items()]
+        scripts = _scripts(store.warehouses, 1, CONTENDED, level)
         return run(store.cluster, method, scripts, clients=clients, seconds=seconds).done
 
     return [row for method in METHODS for row in contend(store, method, method, partial(work, method=method))]

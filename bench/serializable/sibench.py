@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pgmip.testing import Cluster
 
-from ..rounds import METHODS, interleaved
-from ..rows import Row, markdown, median, plotted, quartiles, ratios, spread
-from .measured import LEVELS, SI, SSI, run
+from ..rounds import METHODS
+from ..rows import Row, plotted
+from .measured import SI, SSI, compare, shares, tell_compared
 
 __all__ = ["SIZES", "load", "measure", "plot", "tell"]
 
@@ -46,49 +47,28 @@ def measure(cluster: Cluster, *, rounds: int, seconds: float, clients: int, size
     rows = []
     for number in range(rounds):
         for size in sizes:
-            for method in METHODS:
-                for level in interleaved(LEVELS, number):
-                    cluster.run_sql(f"VACUUM ANALYZE sibench_{size}", dbname=method)
-                    scripts = [(text.format(size=size, level=level), 0.5) for text in (UPDATE, LOWEST)]
-                    m = run(cluster, method, scripts, clients=clients, seconds=seconds)
-                    rows.append(
-                        {"size": size, "method": method, "system": level, "round": number + 1, "tps": m.tps,
-                         "failures": m.failures}
-                    )  # fmt: skip
+            rows += compare(
+                cluster, number, partial(_scripts, size), f"VACUUM ANALYZE sibench_{size}", clients=clients,
+                seconds=seconds, size=size,
+            )  # fmt: skip
         print(f"SIBENCH: round {number + 1} of {rounds}", flush=True)
     return rows
 
 
-def _sizes(rows: list[Row]) -> list[int]:
-    return sorted({row["size"] for row in rows})
-
-
-def _shares(rows: list[Row], size: int, method: str) -> list[float]:
-    """Per cent, round by round."""
-    return [100 * value for value in ratios(rows, "tps", SSI, SI, size=size, method=method)]
+def _scripts(size: int, level: str) -> list[tuple[str, float]]:
+    return [(text.format(size=size, level=level), 0.5) for text in (UPDATE, LOWEST)]
 
 
 def tell(rows: list[Row]) -> str:
-    lines = []
-    for size in _sizes(rows):
-        for method in METHODS:
-            where = {"size": size, "method": method}
-            lines.append(
-                [f"{size:,}", method, *(spread(rows, "tps", system=level, **where) for level in LEVELS),
-                 f"{quartiles(_shares(rows, size, method), '.0f')} %", PAPER,
-                 *(f"{median(rows, 'failures', system=level, **where):.2%}" for level in LEVELS)]
-            )  # fmt: skip
-    header = ["rows", "tables", f"{SI}, tps", f"{SSI}, tps", "of that", "paper", f"failures, {SI}",
-              f"failures, {SSI}"]  # fmt: skip
-    return markdown(header, lines)
+    return tell_compared(rows, "size", "rows", lambda size: f"{size:,}", lambda size: PAPER)
 
 
 def plot(rows: list[Row], file: Path) -> None:
-    sizes = _sizes(rows)
+    sizes = sorted({row["size"] for row in rows})
     with plotted(file, ["SIBENCH"], "rows", f"{SSI}, per cent of {SI}") as (axis,):
         axis.axhspan(80, 90, color="lightgray", label="paper, few rows")
         for method in METHODS:
-            shares = [statistics.median(_shares(rows, size, method)) for size in sizes]
-            axis.plot(sizes, shares, marker="o", label=method)
+            medians = [statistics.median(shares(rows, size=size, method=method)) for size in sizes]
+            axis.plot(sizes, medians, marker="o", label=method)
         axis.set_xscale("log")
         axis.set_ylim(bottom=0)

@@ -16,8 +16,8 @@ from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import Output, age
-from .show import XidArgument, checked, nobody_knows
-from .survey import family_sites, push_after, read_mipts
+from .show import XidArgument, read_known
+from .survey import family_sites, push_after
 
 __all__ = ["resolve"]
 
@@ -43,10 +43,7 @@ def resolve(
 
     async def body(output: Output) -> ExitCode:
         sites = load(site, config).required()
-        checked(xid)
-        mipts, failures, ages, _ = await read_mipts(sites, xid, timeout=timeout)
-        if not any(mipts.values()):
-            raise nobody_knows(xid, failures)
+        mipts, failures, ages, _ = await read_known(sites, xid, timeout=timeout)
         declared = family_sites(mipts)
         missing = [name for name in declared if name not in sites]
         if missing:

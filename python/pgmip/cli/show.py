@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +18,7 @@ from .output import STYLES, Output, age, table, visible
 from .sites import Failure, Kind
 from .survey import family_sites, read_mipts
 
-__all__ = ["XidArgument", "checked", "nobody_knows", "show"]
+__all__ = ["XidArgument", "read_known", "show"]
 
 XidArgument = Annotated[str, typer.Argument(metavar="XID", help="The request's name, as status and the log tell it.")]
 _SHORT = 200
@@ -40,10 +40,7 @@ def show(
 
     async def body(output: Output) -> ExitCode:
         sites = load(site, config).required()
-        checked(xid)
-        mipts, failures, ages, owner = await read_mipts(sites, xid, timeout=timeout)
-        if not any(mipts.values()):
-            raise nobody_knows(xid, failures)
+        mipts, failures, ages, owner = await read_known(sites, xid, timeout=timeout)
         declared = family_sites(mipts)
         judgement = judge(mipts)
         decision = judgement.explanation
@@ -79,18 +76,28 @@ def show(
     run("show", json, body)
 
 
-def checked(xid: str) -> str:
-    """The XID. Raises CliError where it cannot be one."""
+async def read_known(
+    sites: Mapping[str, str], xid: str, *, timeout: float
+) -> tuple[Mipts, dict[str, Failure], dict[tuple[str, int], float], str | None]:
+    """As `read_mipts`. Raises CliError where it cannot be an XID, or no MIPT has an entry."""
+    _check(xid)
+    found = await read_mipts(sites, xid, timeout=timeout)
+    mipts, failures, _, _ = found
+    if not any(mipts.values()):
+        raise _nobody_knows(xid, failures)
+    return found
+
+
+def _check(xid: str) -> None:
     try:
-        return checked_xid(xid)
+        checked_xid(xid)
     except ValueError as error:
         raise CliError(
             str(error) if not isinstance(error, UnicodeError) else "the XID is not text", ExitCode.USAGE
         ) from None
 
 
-def nobody_knows(xid: str, failures: dict[str, Failure]) -> CliError:
-    """What to say where no MIPT has an entry."""
+def _nobody_knows(xid: str, failures: dict[str, Failure]) -> CliError:
     if not failures:
         return CliError(f"no site knows the request {xid!r}", ExitCode.UNKNOWN_XID)
     name, failure = next(iter(failures.items()))
