@@ -10,24 +10,26 @@ Writes ssi.md with plots, and a CSV file for each part.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import date
 
 from pgmip.testing import Cluster
 
 from .parts import Bench, Part, measure_parts, options
 from .rounds import UNDISTURBED, create_database, machine
-from .serializable import dbt2, deferrable, failures, families, sibench
+from .serializable import across, dbt2, deferrable, failures, families, sibench
 from .serializable.dbt2 import Store
 from .serializable.measured import SI, SSI, Target, tell_targets
 
-PARTS = ("sibench", "dbt2", "deferrable", "families")
+PARTS = ("sibench", "dbt2", "deferrable", "families", "across")
 # Transactions that read a few hundred rows do not lock whole tables for that.
 SETTINGS = UNDISTURBED | {"max_pred_locks_per_transaction": "1024", "deadlock_timeout": "100ms"}
 
 HEAD = f"""# Serializable snapshot isolation
 
 What section 8 of *Serializable Snapshot Isolation in PostgreSQL* measured of PostgreSQL 9.1, on this server, on heap
-tables (in a database without the extension) and on opted-in ones; and SERIALIZABLE where requests fail over.
+tables (in a database without the extension) and on opted-in ones; SERIALIZABLE where requests fail over; and across
+sites.
 
 {{what}}
 
@@ -77,6 +79,17 @@ for each row, and with an index on what is updated, so that nobody's updates are
 
 One client alone: each request has two instances, which do the same side by side, are both prepared, and one is
 committed. Whatever fails here has been failed by its sibling."""),
+    "across": Part(across.tell, across.plot, """## Across sites
+
+Two servers, and requests over both, as instances at SERIALIZABLE: where `mip.serializable` is `site`, and where it is
+`everywhere`. A counter has one half at each site. A request reads both halves of three counters by their keys, of
+100,000 counters (low contention) or of 100 (high), and adds one to a half at each site. Clients ask one site after the
+other for the work, and both at once to prepare and to commit. Of those that fail over the first attempt is left
+prepared at both sites, and a second one does the same and is committed; if it fails, the first one is.
+
+An anomaly is a request that has read of a counter, both halves together, what another one had read as well, which has
+added to it, too: each of the two should have been before the other. Each site sees one of them read what the other one
+replaces, and so takes both for serializable."""),
 }
 
 
@@ -86,6 +99,13 @@ class Ssi(Bench):
     prefix = "ssi-"
 
     def run(self) -> None:
+        if self.wants("sibench", "dbt2", "deferrable", "families"):
+            self._one_site()
+        if self.wants("across"):
+            with ExitStack() as stack:
+                self._across(across.Sites(stack, SETTINGS))
+
+    def _one_site(self) -> None:
         with Cluster("ssi", settings=SETTINGS) as cluster:
             cluster.create_database("heap")
             create_database(cluster, "mip")
@@ -132,21 +152,29 @@ class Ssi(Bench):
             store, rounds=rounds, seconds=seconds, workloads=workloads), of="families")
         self.measure("siblings", lambda: failures.measure_siblings(store, seconds=seconds), of="families")
 
+    def _across(self, sites: across.Sites) -> None:
+        args = self.args
+        cases = across.QUICK if args.quick else across.CASES
+        self.measure("across", lambda: across.measure(
+            sites, rounds=args.rounds, seconds=args.seconds, clients=args.clients, cases=cases))
+
     def head(self) -> list[str]:
         targets = self._targets()
         return [HEAD.format(what=self._what()), *([tell_targets(targets)] if targets else [])]
 
     def _targets(self) -> list[Target]:
-        if "families" not in self.rows:
-            return []
-        return families.targets(self.rows["families"]) + failures.targets(self.rows["failures"], self.rows["siblings"])
+        found = []
+        if "families" in self.rows:
+            found += families.targets(self.rows["families"])
+            found += failures.targets(self.rows["failures"], self.rows["siblings"])
+        return found + across.targets(self.rows.get("across", []))
 
     def wrong(self) -> list[str]:
         """What contradicts SERIALIZABLE, or shows that the bench would not notice."""
         told = dbt2.wrong_anomalies(self.rows.get("anomalies", []))
         if failed := failures.between_siblings(self.rows.get("siblings", [])):
             told.append(f"siblings have failed each other {failed} times")
-        return told
+        return told + across.wrong(self.rows.get("across", []))
 
     def _what(self) -> str:
         args = self.args

@@ -18,11 +18,13 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 __all__ = [
-    "COMMIT", "DEPENDENCIES", "FAILURES", "INSTANCE", "TWO_PHASE", "Attempt", "Client", "Ending", "Failed", "Session",
-    "Tally", "Work", "driving", "pause", "perform",
+    "ACROSS_SITES", "COMMIT", "DEPENDENCIES", "FAILURES", "INSTANCE", "TWO_PHASE", "Attempt", "Client", "Ending",
+    "Failed", "Session", "Tally", "Work", "driving", "pause", "perform",
 ]  # fmt: skip
 
-FAILURES = DEPENDENCIES, CONCURRENT, DEADLOCK = ("dependencies", "concurrent_update", "deadlock")
+FAILURES = DEPENDENCIES, ACROSS_SITES, CONCURRENT, DEADLOCK = (
+    "dependencies", "dependencies_across_sites", "concurrent_update", "deadlock",
+)  # fmt: skip
 PAUSE = 0.001  # seconds before the first retry; twice as long before each further one, up to
 LONGEST = 0.05
 PATIENCE = "-c statement_timeout=60s"  # nobody waits that long unless something is wrong
@@ -48,11 +50,25 @@ class Session:
         if self._conn.status != pq.ConnStatus.OK:
             raise RuntimeError(self._conn.error_message.decode())
 
-    def send(self, *statements: str) -> None:
-        """In one message. Raises Failed."""
-        result = self._conn.exec_("; ".join(statements).encode())
+    def send(self, *statements: str) -> bytes:
+        """In one message; the last value that came of it. Raises Failed."""
+        return self._read(self._conn.exec_("; ".join(statements).encode()))
+
+    def ask(self, *statements: str) -> None:
+        """The same, without waiting for it."""
+        self._conn.send_query("; ".join(statements).encode())
+
+    def answer(self) -> bytes:
+        """What came of it. Raises Failed."""
+        last = None
+        while (result := self._conn.get_result()) is not None:
+            last = result
+        assert last is not None
+        return self._read(last)
+
+    def _read(self, result: pq.abc.PGresult) -> bytes:
         if result.status not in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE):
-            return
+            return (result.get_value(0, 0) if result.ntuples and result.nfields else None) or b""
         sqlstate, message = (
             (result.error_field(name) or b"").decode()
             for name in (pq.DiagnosticField.SQLSTATE, pq.DiagnosticField.MESSAGE_PRIMARY)
@@ -61,8 +77,8 @@ class Session:
         if sqlstate == "40P01":
             raise Failed(DEADLOCK)
         if sqlstate == "40001":
-            raise Failed(DEPENDENCIES if "read/write dependencies" in message else CONCURRENT)
-        raise RuntimeError(f"{sqlstate}: {message}: {'; '.join(statements)[:300]}")
+            raise Failed(_why(message))
+        raise RuntimeError(f"{sqlstate}: {message}")
 
     def roll_back(self) -> None:
         """What is open; no-op without."""
@@ -79,6 +95,12 @@ class Session:
 
     def close(self) -> None:
         self._conn.finish()
+
+
+def _why(message: str) -> str:
+    if "read/write dependencies" not in message:
+        return CONCURRENT
+    return ACROSS_SITES if "across sites" in message else DEPENDENCIES
 
 
 @dataclass(frozen=True)

@@ -186,11 +186,11 @@ class _Failing(Session):
 
     failed = False
 
-    def send(self, *statements: str) -> None:
+    def send(self, *statements: str) -> bytes:
         if not self.failed:
             self.failed = True
             raise Failed(DEPENDENCIES)
-        super().send(*statements)
+        return super().send(*statements)
 
 
 def test_clients_that_fail_are_told_of() -> None:
@@ -230,11 +230,12 @@ class _Disturbed(Session):
         super().__init__(conninfo)
         self._store: Store | None = store
 
-    def send(self, *statements: str) -> None:
-        super().send(*statements)
+    def send(self, *statements: str) -> bytes:
+        found = super().send(*statements)
         if self._store is not None:
             store, self._store = self._store, None
             store.cluster.run_sql("UPDATE customer SET c_checks = c_checks + 1 WHERE c_id = 77", dbname="mip")
+        return found
 
 
 def test_both_copies_are_alike(store: Store) -> None:
