@@ -25,11 +25,10 @@ def main() -> int:
     folder: Path = options.work
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    seconds = options.minutes * 60
     print(f"faults: {options.minutes:g} minutes, seed {options.seed}; logs are in {folder}", flush=True)
-    plan.write(plan.make(options.seed, seconds), folder / "plan.jsonl")
+    plan.write(plan.make(options.seed, options.minutes * 60), folder / "plan.jsonl")
     try:
-        outcome = asyncio.run(_until_told(folder, options.seed, seconds, COMPARE if options.compare else 0.0))
+        outcome = asyncio.run(_until_told(options))
     except Stuck as stuck:
         print(f"{stuck}\n0 passed, 1 failed")
         return 1
@@ -46,14 +45,15 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-async def _until_told(folder: Path, seed: int, seconds: float, compare: float) -> Outcome:
+async def _until_told(options: argparse.Namespace) -> Outcome:
     """SIGINT and SIGTERM end it, in good order."""
     began = time.monotonic()
 
     def tell(words: str) -> None:
         print(f"[{time.monotonic() - began:7.2f}] {words}", flush=True)
 
-    task = asyncio.ensure_future(run(folder, seed, seconds, compare, tell))
+    seconds, compare = options.minutes * 60, COMPARE if options.compare else 0.0
+    task = asyncio.ensure_future(run(options.work, options.seed, seconds, compare, options.serializable, tell))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     return await task
@@ -65,6 +65,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10, help="for how long faults are injected")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the plan of faults")
     parser.add_argument("--compare", action="store_true", help="with plain two-phase commit, for a minute more")
+    parser.add_argument(
+        "--serializable", choices=("site", "everywhere"), default="everywhere", help="mip.serializable of the sites"
+    )
     return parser.parse_args()
 
 

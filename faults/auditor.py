@@ -1,4 +1,5 @@
-"""The auditor: whether every request took effect exactly once, at all of its sites or at none.
+"""The auditor: whether every request took effect exactly once, at all of its sites or at none, and whether those at
+SERIALIZABLE have a serial order.
 
 It looks at the databases and at the clients' logs, and at nothing else. It shares no code with what it audits, nor
 with the rest of the run; what the requests are and where they belong it knows by itself.
@@ -7,6 +8,7 @@ with the rest of the run; what the requests are and where they belong it knows b
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,9 @@ from typing import Any
 
 import psycopg
 
-__all__ = ["CHECKS", "Effect", "Finding", "Log", "Site", "audit", "read_logs", "read_site"]
+from . import serial
+
+__all__ = ["CHECKS", "Effect", "Finding", "Log", "Site", "audit", "over_sites", "read_logs", "read_site"]
 
 ALL = ("ash", "birch", "cedar")
 SITES_OF = {
@@ -30,6 +34,10 @@ SITES_OF = {
     "restock": ("ash",),
     "waver": ALL,
     "waver_birch": ("birch",),
+    "lists": ALL,
+    "lists_ash_birch": ("ash", "birch"),
+    "lists_birch_cedar": ("birch", "cedar"),
+    "lists_cedar": ("cedar",),
 }
 FIRST_BALANCE, FIRST_STOCK, ACCOUNTS = 1000, 200, 40
 NEVER = {"NothingHappened": "failed", "Cancelled": "cancelled", "KeyReused": "key-reused"}
@@ -61,6 +69,9 @@ class Site:
     balances: dict[int, int] = field(default_factory=dict)
     stocks: dict[int, int] = field(default_factory=dict)
     tally: int = 0
+    lists: dict[int, list[str]] = field(default_factory=dict)
+    everywhere: bool = False
+    """Whether its SERIALIZABLE transactions are so together with those of other sites."""
     winners: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Per key: the instances whose entry says that they were not aborted."""
     left: list[str] = field(default_factory=list)
@@ -81,6 +92,14 @@ class Transmission:
     def may_come_after(self, time: float) -> bool:
         """Whether it may have reached a server, or a server's request a site, only then."""
         return self.sent > time or (self.sent > time - LATE and (self.answered is None or self.answered > time))
+
+
+@dataclass
+class Span:
+    """Of a request, by the clock that never jumps: it had not begun before, and was over by then."""
+
+    began: float = math.inf
+    ended: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -109,6 +128,7 @@ class Log:
     transmissions: dict[str, dict[str, Transmission]] = field(default_factory=lambda: defaultdict(dict))
     """By number."""
     denials: dict[str, list[Denial]] = field(default_factory=lambda: defaultdict(list))
+    spans: dict[str, Span] = field(default_factory=lambda: defaultdict(Span))
 
 
 _LEFT = """
@@ -118,7 +138,7 @@ _LEFT = """
     UNION ALL SELECT format('open transaction of %s (%s): %s', application_name, state, query) FROM pg_stat_activity
         WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
-_TABLES = ("account", "entry", "item", "effect", "tally", "mip.mipt")
+_TABLES = ("account", "entry", "item", "effect", "list", "tally", "mip.mipt")
 
 
 def read_site(conninfo: str, standby: str | None = None) -> Site:
@@ -133,6 +153,8 @@ def read_site(conninfo: str, standby: str | None = None) -> Site:
         site.balances = dict(conn.execute("SELECT a_id, a_balance FROM account").fetchall())
         site.stocks = dict(conn.execute("SELECT i_id, i_stock FROM item").fetchall())
         site.tally = conn.execute("SELECT sum(t_count)::bigint FROM tally").fetchall()[0][0]
+        site.lists = dict(conn.execute("SELECT l_id, l_elements FROM list").fetchall())
+        site.everywhere = conn.execute("SELECT current_setting('mip.serializable') = 'everywhere'").fetchall()[0][0]
         for key, xinst in conn.execute("SELECT xid, xinst FROM mip.mipt WHERE NOT aborted"):
             site.winners[key].append(xinst)
         site.left = [row[0] for row in conn.execute(_LEFT)]
@@ -166,6 +188,7 @@ def _note(log: Log, event: Mapping[str, Any]) -> None:
             log.names[key] = event["path"].strip("/")
             log.bodies[key].add(event["body"])
             log.sent[key] += 1
+            log.spans[key].began = min(log.spans[key].began, event["time"])
             log.transmissions[key][event["number"]] = Transmission(event["call"], event["clock"])
         case "answer" if key:
             log.statuses[event["status"]] += 1
@@ -173,6 +196,7 @@ def _note(log: Log, event: Mapping[str, Any]) -> None:
             transmission.answered = event["clock"]
             if event["status"] == 200:
                 log.answers[key].append(event["body"])
+                log.spans[key].ended = min(log.spans[key].ended, event["time"])
             elif (words := _problem(event["body"])) in NEVER.values():
                 log.denials[key].append(Denial(words, transmission.sent, frozenset({event["number"]})))
         case "told" if key and "result" in event:
@@ -309,6 +333,37 @@ def _winners(sites: Mapping[str, Site], log: Log) -> Iterator[str]:
             yield f"{key}: committed are {winners}"
 
 
+def _serial_order(sites: Mapping[str, Site], log: Log) -> Iterator[str]:
+    """That of real time, where it is one of all sites."""
+    if all(site.everywhere for site in sites.values()):
+        yield from over_sites(sites, log)
+    else:
+        for name, site in sites.items():
+            yield from _order({name: site}, log, real_time=False)
+
+
+def over_sites(sites: Mapping[str, Site], log: Log) -> list[str]:
+    """What keeps the requests at SERIALIZABLE from having a serial order over all sites, and in real time."""
+    return _order(sites, log, real_time=True)
+
+
+def _order(sites: Mapping[str, Site], log: Log, *, real_time: bool) -> list[str]:
+    history = [_transaction(sites, log, key) for key in sorted(_keys(sites))]
+    lists = {f"{name}/{number}": them for name, site in sites.items() for number, them in site.lists.items() if them}
+    return serial.check([transaction for transaction in history if transaction.steps], lists, real_time=real_time)
+
+
+def _transaction(sites: Mapping[str, Site], log: Log, key: str) -> serial.Transaction:
+    steps: list[serial.Append | serial.Read] = []
+    for name, site in sites.items():
+        for effect in site.effects.get(key, []):
+            for kind, number, what in effect.part.get("steps", []):
+                of = f"{name}/{number}"
+                steps.append(serial.Append(of, what) if kind == "append" else serial.Read(of, tuple(what)))
+    span = log.spans.get(key, Span(-math.inf))
+    return serial.Transaction(key, tuple(steps), span.began, span.ended)
+
+
 def _nothing_left(sites: Mapping[str, Site], log: Log) -> Iterator[str]:
     for name, site in sites.items():
         for what in site.left:
@@ -334,6 +389,7 @@ CHECKS = {
     "stocks are what was not taken": _stocks,
     "hot rows have counted every request": _tallies,
     "one instance of a request is committed, the same everywhere": _winners,
+    "what was SERIALIZABLE has a serial order": _serial_order,
     "nothing is left behind": _nothing_left,
     "standbys hold the same": _standbys,
 }

@@ -23,15 +23,18 @@ import pgmip
 from pgmip.client import Client
 from pgmip.xinst import new_xid
 
-from .handlers import ACCOUNTS, ITEMS
+from .handlers import ACCOUNTS, ITEMS, LISTS, TRANSACTIONS
 from .process import begin
 
-__all__ = ["Config", "ask", "ask_again", "ask_for_orders", "call", "go_on", "some_request", "stop"]
+__all__ = ["Config", "ask", "ask_again", "ask_for_orders", "call", "go_on", "some_lists", "some_request", "stop"]
 
 DEADLINE = 30.0
 TIMEOUT = 8.0
 THINK = 0.15
 WAVERS = 0.1  # the share of requests that may fail
+CROWDS = 0.1  # the share of calls that are several, for the same lists
+ACTIVE = 4  # lists of each site that are in use at a time
+FOR = 5.0  # seconds
 KEPT = 40  # answered requests per client that may be asked for again
 
 
@@ -177,6 +180,9 @@ async def _again(config: Config, client: Client, log: Log) -> None:
     await asyncio.gather(*map(again, chosen))
 
 
+Way = Callable[[str, Any], Awaitable[None]]
+
+
 class Customer:
     """One client: a request, its answer, and the next one."""
 
@@ -191,8 +197,11 @@ class Customer:
         ways = [(self.plain, 10), (self.keep, 6), (self.twice, 3), (self.leave, 3), (self.repeat, 3)]
         while not self._stop.exists():
             [way] = self._rng.choices([way for way, _ in ways], [often for _, often in ways])
-            if self._rng.random() < WAVERS:
+            kind = self._rng.random()
+            if kind < WAVERS:
                 await way(self._rng.choice(("waver", "waver", "waver_birch")), {})
+            elif kind < WAVERS + CROWDS:
+                await self.crowd(way)
             else:
                 await way(*some_request(self._rng))
             await asyncio.sleep(self._rng.expovariate(1 / THINK))
@@ -212,6 +221,11 @@ class Customer:
         """Two calls of one request at the same time."""
         key = new_xid()
         await asyncio.gather(self.want(name, request, key), self.want(name, request, key))
+
+    async def crowd(self, way: Way) -> None:
+        """Some requests at the same time, for the lists of this moment."""
+        first = int(time.time() / FOR) * ACTIVE % LISTS
+        await asyncio.gather(*(way(*some_lists(self._rng, first)) for _ in range(self._rng.randint(2, 5))))
 
     async def repeat(self, name: str, request: Any) -> None:
         """What has been answered, once more."""
@@ -279,3 +293,16 @@ def some_request(rng: random.Random) -> tuple[str, Any]:
                 "from": [ends[0], account()], "to": [ends[1], account()], "amount": rng.randint(1, 300),
             }  # fmt: skip
     raise AssertionError(name)
+
+
+def some_lists(rng: random.Random, first: int) -> tuple[str, Any]:
+    """Reads at random sites, from this list on, and appends at random ones, in the order in which all lock."""
+    name = rng.choice(("lists", "lists_ash_birch", "lists_birch_cedar", "lists_cedar"))
+    sites = TRANSACTIONS[name].sites
+    read = []
+    for site in rng.choices(sites, k=rng.randint(1, 3)):
+        low, high = sorted(rng.choices(range(ACTIVE), k=2))
+        read.append([site, first + low, first + rng.choice((low, high))])
+    places = [[site, first + number] for site in sites for number in range(ACTIVE)]
+    chosen = sorted(rng.sample(range(len(places)), rng.randint(1, 2)))
+    return name, {"read": read, "append": [places[at] for at in chosen]}

@@ -2,6 +2,7 @@
 
 Everybody takes accounts and items first, in the order of SITES and by number, and then tallies in that order: so nobody
 ever waits in a circle over two sites, which no site could see. Whoever wavers takes nothing that anybody else wants.
+Who appends to lists takes those, in that order, and nothing else.
 Every result has a `nonce` that no other attempt has, and `parts`: what each site has to say, which is in `effect` there
 as well. A refusal is a result, too.
 """
@@ -20,13 +21,15 @@ from typing import Any, Literal, Protocol
 
 import workload.tx
 
-__all__ = ["ACCOUNTS", "ITEMS", "SITES", "TRANSACTIONS", "Transaction"]
+__all__ = ["ACCOUNTS", "ITEMS", "LISTS", "SITES", "TRANSACTIONS", "Transaction"]
 
 SITES = ("ash", "birch", "cedar")
 ACCOUNTS, ITEMS, TALLIES = 40, 8, 4
+LISTS = 4000
 PRICE = 7
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
+Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 
 class Site(workload.tx.Site, Protocol):
@@ -43,7 +46,7 @@ class Tx(Protocol):
 @dataclass(frozen=True, slots=True)
 class Transaction:
     sites: tuple[str, ...]
-    isolation: Literal["read committed", "repeatable read"]
+    isolation: Isolation
     handler: Handler
 
 
@@ -148,6 +151,26 @@ class _Refused(Exception):
     pass
 
 
+async def lists(tx: Tx, request: Any, sites: tuple[str, ...]) -> Any:
+    """Reads some lists, and appends to some. The result has the steps, which say what others it has to come before, and
+    behind.
+    """
+    nonce = secrets.token_hex(8)
+    steps: dict[str, list[Any]] = {site: [] for site in sites}
+    for site, low, high in request["read"]:
+        rows = await tx[site].fetch_all(
+            "SELECT l_id, l_elements FROM list WHERE l_id BETWEEN %s AND %s ORDER BY l_id", (low, high)
+        )
+        steps[site] += [["read", row.l_id, row.l_elements] for row in rows]
+    for number, (site, name) in enumerate(request["append"]):
+        row = await tx[site].fetch_one(
+            "UPDATE list SET l_elements = l_elements || %s WHERE l_id = %s RETURNING l_elements",
+            ([f"{nonce}.{number}"], name),
+        )
+        steps[site] += [["append", name, f"{nonce}.{number}"], ["read", name, row.l_elements]]
+    return await _conclude(tx, "done", {site: {"steps": steps[site]} for site in sites}, nonce, hot=False)
+
+
 async def _lock(site: Site, account: int) -> int:
     row = await site.fetch_one("SELECT a_balance FROM account WHERE a_id = %s FOR NO KEY UPDATE", (account,))
     return int(row.a_balance)
@@ -166,8 +189,10 @@ async def _change(tx: Tx, site: str, changes: Mapping[int, int]) -> Any:
     return {"balances": balances, "changes": {str(account): change for account, change in changes.items()}}
 
 
-async def _conclude(tx: Tx, status: str, parts: dict[str, Any], *, hot: bool = True) -> Any:
-    nonce = secrets.token_hex(8)
+async def _conclude(
+    tx: Tx, status: str, parts: dict[str, Any], nonce: str | None = None, *, hot: bool = True
+) -> Any:
+    nonce = nonce or secrets.token_hex(8)
     tally = zlib.crc32(tx.xid.encode()) % TALLIES
     for site, part in parts.items():
         part["status"] = status
@@ -183,23 +208,27 @@ async def _conclude(tx: Tx, status: str, parts: dict[str, Any], *, hot: bool = T
     return {"nonce": nonce, "status": status, "parts": parts}
 
 
-def _over(handler: Callable[..., Awaitable[Any]], *sites: str, repeatable: bool = False) -> Transaction:
+def _over(handler: Callable[..., Awaitable[Any]], *sites: str, isolation: Isolation = "read committed") -> Transaction:
     async def run(tx: Any, request: Any) -> Any:
         return await handler(tx, request, sites)
 
-    return Transaction(sites, "repeatable read" if repeatable else "read committed", run)
+    return Transaction(sites, isolation, run)
 
 
 TRANSACTIONS = {
     "order": _over(order, *SITES),
     "transfer_ash_birch": _over(transfer, "ash", "birch"),
     "transfer_birch_cedar": _over(transfer, "birch", "cedar"),
-    "transfer_ash_cedar": _over(transfer, "ash", "cedar", repeatable=True),
-    "level": _over(level, *SITES, repeatable=True),
+    "transfer_ash_cedar": _over(transfer, "ash", "cedar", isolation="repeatable read"),
+    "level": _over(level, *SITES, isolation="repeatable read"),
     "shift_ash": _over(shift, "ash"),
-    "shift_birch": _over(shift, "birch", repeatable=True),
+    "shift_birch": _over(shift, "birch", isolation="repeatable read"),
     "shift_cedar": _over(shift, "cedar"),
     "restock": _over(restock, "ash"),
     "waver": _over(waver, *SITES),
     "waver_birch": _over(waver, "birch"),
+    "lists": _over(lists, *SITES, isolation="serializable"),
+    "lists_ash_birch": _over(lists, "ash", "birch", isolation="serializable"),
+    "lists_birch_cedar": _over(lists, "birch", "cedar", isolation="serializable"),
+    "lists_cedar": _over(lists, "cedar", isolation="serializable"),
 }

@@ -38,6 +38,12 @@ def report(outcome: Outcome, folder: Path) -> list[str]:
             f"  pg_mip                   {percentiles(waits(folder, deaths))}",
             f"  plain two-phase commit   {percentiles(waits(folder / 'plain', deaths))}",
         ]
+    lists = [key for key in log.answers if log.names[key].startswith("lists")]
+    lines.append(f"requests at SERIALIZABLE that were answered {len(lists):,}")
+    if outcome.over_sites:
+        lines.append("over all sites these have no serial order, of which mip.serializable = site promises none:")
+        lines += [f"  {words}" for words in outcome.over_sites[:5]]
+        lines.append(f"  {len(outcome.over_sites):,} in all")
     lines.append("")
     for finding in outcome.findings:
         lines.append(f"  {'WRONG' if finding.violations else 'ok   '}  {finding.check}")

@@ -40,6 +40,8 @@ class Stuck(Exception):
 @dataclass(frozen=True)
 class Outcome:
     findings: list[auditor.Finding]
+    over_sites: list[str]
+    """What keeps the requests at SERIALIZABLE from having a serial order over all sites, whatever was promised."""
     log: auditor.Log
     done: Counter[str]
     left_out: Counter[str]
@@ -51,11 +53,11 @@ class Outcome:
     """When, by time.monotonic(), the comparison with plain two-phase commit began, if there was one."""
 
 
-async def run(folder: Path, seed: int, seconds: float, compare: float, tell: Tell) -> Outcome:
+async def run(folder: Path, seed: int, seconds: float, compare: float, serializable: str, tell: Tell) -> Outcome:
     """`folder` is empty and stays: logs of everybody. `compare`: for how many seconds, at the end, plain two-phase
-    commit is compared with, if at all. Raises Stuck.
+    commit is compared with, if at all. `serializable`: the sites' mip.serializable. Raises Stuck.
     """
-    world = World(folder, seed, compare)
+    world = World(folder, seed, compare, serializable)
     try:
         async with asyncio.timeout(seconds + compare + PATIENCE):
             await world.start()
@@ -105,20 +107,21 @@ async def _story(world: World, faults: list[plan.Fault], tell: Tell) -> Outcome:
         await world.until_nothing_in_doubt()
     await world.leave()
     tell("servers and sweepers are gone; the auditor looks")
-    findings, log = await asyncio.to_thread(world.audit)
+    findings, over_sites, log = await asyncio.to_thread(world.audit)
     deaths = {f"http://127.0.0.1:{world.links[f'clients>{name}'].port}": world.processes[name].deaths
               for name in plan.servers()}  # fmt: skip
-    return Outcome(findings, log, injector.done, injector.left_out, deaths, swept, compared_since)
+    return Outcome(findings, over_sites, log, injector.done, injector.left_out, deaths, swept, compared_since)
 
 
 class World:
     """All that runs."""
 
-    def __init__(self, folder: Path, seed: int, compare: float) -> None:
+    def __init__(self, folder: Path, seed: int, compare: float, serializable: str) -> None:
         self.folder = folder
         self.seed = seed
         self.compare = compare
         schema = (resources.files(__package__) / "schema.sql").read_text()
+        schema += f"ALTER DATABASE {DATABASE} SET mip.serializable = {serializable};\n"
         if compare:
             schema += plain.schema(schema)
         self.sites = {name: Site(name, schema) for name in SITES}
@@ -212,7 +215,7 @@ class World:
         for name in (*plan.servers(), *plan.sweepers()):
             await self.processes[name].ended()
 
-    def audit(self) -> tuple[list[auditor.Finding], auditor.Log]:
+    def audit(self) -> tuple[list[auditor.Finding], list[str], auditor.Log]:
         facts = {}
         for name, site in self.sites.items():
             assert site.standby is not None
@@ -220,7 +223,7 @@ class World:
             site.until_in_step()
             facts[name] = auditor.read_site(site.conninfo(), site.standby.conninfo(DATABASE))
         log = auditor.read_logs(self.folder)
-        return auditor.audit(facts, log), log
+        return auditor.audit(facts, log), auditor.over_sites(facts, log), log
 
     def diagnose(self) -> str:
         """Where everybody is."""

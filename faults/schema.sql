@@ -38,3 +38,10 @@ CREATE TABLE tally (
 	t_count bigint NOT NULL
 ) USING mip;
 INSERT INTO tally SELECT n, 0 FROM generate_series(0, 3) n;
+
+-- Who has appended, in which order
+CREATE TABLE list (
+	l_id int PRIMARY KEY,
+	l_elements text[] NOT NULL
+) USING mip;
+INSERT INTO list SELECT n, '{}' FROM generate_series(0, 3999) n;

@@ -19,10 +19,11 @@ from pgmip.testing import Cluster
 from pgmip.xinst import new_xid
 
 from faults import auditor
-from faults.client import some_request
+from faults.client import some_lists, some_request
 from faults.handlers import SITES, TRANSACTIONS
 
-REQUESTS = 40
+LISTS, REQUESTS = 20, 40
+EVERYWHERE = "ALTER DATABASE {} SET mip.serializable = everywhere"
 
 
 @dataclass
@@ -69,6 +70,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
             cluster.create_database(site)
             cluster.run_sql("CREATE EXTENSION pg_mip", dbname=site)
             cluster.run_sql(schema, dbname=site)
+            cluster.run_sql(EVERYWHERE.format(site))
         day = Day(cluster, folder)
         asyncio.run(_serve(day))
         for site in SITES:
@@ -77,14 +79,16 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
 
 
 async def _serve(day: Day) -> None:
-    rng = random.Random(1)
+    rng, lists = random.Random(1), random.Random(2)
     async with App({site: day.cluster.conninfo(site) for site in SITES}) as app:
         for name, transaction in TRANSACTIONS.items():
-            app.transaction(sites=transaction.sites, name=name)(transaction.handler)
-        for number in range(REQUESTS):
-            name, request = some_request(rng)
+            register = app.transaction(sites=transaction.sites, isolation=transaction.isolation, name=name)
+            register(transaction.handler)
+        asked = [*(some_lists(lists, 0) for _ in range(LISTS)), *(some_request(rng) for _ in range(REQUESTS))]
+        for number, (name, request) in enumerate(asked):
             key = new_xid()
-            common = {"key": key, "number": f"{number}", "call": f"{number}", "clock": time.time()}
+            now = {"clock": time.time(), "time": time.monotonic()}
+            common = {"key": key, "number": f"{number}", "call": f"{number}", **now}
             result = await app.submit(name, request, xid=key)
             day.log(
                 {"event": "call", **common},
@@ -100,6 +104,7 @@ def day(good: Day, tmp_path: Path) -> Iterator[Day]:
     shutil.copy(good.folder / "test.requests", tmp_path)
     for site in SITES:
         good.cluster.run_sql(f"CREATE DATABASE {site} TEMPLATE {site}_template STRATEGY file_copy")
+        good.cluster.run_sql(EVERYWHERE.format(site))
     yield Day(good.cluster, tmp_path)
     for site in SITES:
         for xid, xinst in good.cluster.run_sql("SELECT xid, xinst FROM mip.in_doubt", dbname=site):

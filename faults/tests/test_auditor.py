@@ -22,6 +22,7 @@ ENTRIES = "entries are what their requests say"
 MONEY = "no money was made or lost"
 STOCKS = "stocks are what was not taken"
 TALLIES = "hot rows have counted every request"
+SERIAL = "what was SERIALIZABLE has a serial order"
 WINNERS = "one instance of a request is committed, the same everywhere"
 LEFT = "nothing is left behind"
 STANDBYS = "standbys hold the same"
@@ -79,6 +80,11 @@ VIOLATIONS = {
         " WHERE e_part ? 'changes' AND e_key IN (SELECT xid FROM mip.mipt WHERE cardinality(sites) > 1))",
         {WINNERS},
     ),
+    "a list that has lost an element": (
+        "cedar",
+        "UPDATE list SET l_elements = l_elements[2:] WHERE l_elements <> '{}'",
+        {SERIAL},
+    ),
     "a prepared transaction": (
         "birch",
         "BEGIN; SELECT mip.begin('left', 1, '{birch,cedar}'); SELECT xinst FROM mip.prepare('r', 'r')",
@@ -98,7 +104,7 @@ def test_violations(day: Day, what: str) -> None:
         for statement in sql.split("; "):
             conn.execute(statement.encode())
     assert day.audit() >= found
-    assert day.audit() <= found | {DONE, WHOLE, ENTRIES, TALLIES, LEFT, WINNERS}
+    assert day.audit() <= found | {DONE, WHOLE, ENTRIES, TALLIES, LEFT, WINNERS, SERIAL}
 
 
 def test_a_partial_effect_that_nobody_was_told_of(day: Day) -> None:
@@ -109,6 +115,22 @@ def test_a_partial_effect_that_nobody_was_told_of(day: Day) -> None:
     assert day.audit() == set()
     day.cluster.run_sql(f"DELETE FROM effect WHERE e_key = '{key}'", dbname="ash")
     assert WHOLE in day.audit()
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_later_in_the_order_than_in_time(day: Day, everywhere: bool) -> None:
+    """Who has appended first to some list began when the second one was over."""
+    sql = """
+        SELECT f.e_key FROM list JOIN effect f ON f.e_nonce = split_part(l_elements[1], '.', 1)
+        JOIN effect s ON s.e_nonce = split_part(l_elements[2], '.', 1) WHERE f.e_key <> s.e_key LIMIT 1
+    """
+    [(first,)] = day.cluster.run_sql(sql, dbname="cedar")
+    events = [{**event, "time": event["time"] + 1000 * (event["key"] == first)} for event in day.events]
+    (day.folder / "test.requests").unlink()
+    day.log(*events)
+    if not everywhere:
+        day.cluster.run_sql("ALTER DATABASE ash SET mip.serializable = site", dbname="ash")
+    assert day.audit() == ({SERIAL} if everywhere else set())
 
 
 def test_different_answers(day: Day) -> None:
