@@ -223,7 +223,7 @@ def _cycle(graph: Graph, component: set[Node], name: str, real_time: bool) -> st
         return (to for to, found in graph[node].items() if to in component and found & kinds)
 
     starts = [
-        (node, to) for node in component for to, found in graph[node].items()
+        (node, to) for node in graph if node in component for to, found in graph[node].items()
         if to in component and (RW in found if least else found & kinds)
     ]  # fmt: skip
     paths = (path for node, to in starts if (path := _path(to, node, follow)) is not None)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bench.rows import quartiles, ratios
-from bench.serializable import deferrable, failures, families, sibench
-from bench.serializable.client import DEPENDENCIES, FAILURES, Tally
+from bench.serializable import across, deferrable, failures, families, sibench
+from bench.serializable.client import ACROSS_SITES, DEPENDENCIES, FAILURES, Tally
 from bench.serializable.dbt2 import READ_ONLY, STANDARD, mix, tell, wrong_anomalies
 from bench.serializable.measured import SI, SSI, Measured, Target, tell_targets
 
@@ -126,6 +126,37 @@ def test_outsiders_are_compared_with_those_beside_heap() -> None:
     assert not outsiders.met
     siblings[0]["deadlock"] = 1
     assert not failures.targets(rows, siblings)[0].met
+
+
+def _across(system: str, number: int, rate: float, anomalies: int = 0, contention: str = "low") -> dict[str, Any]:
+    return {
+        "contention": contention, "share": 0.0, "system": system, "round": number, "rate": rate, "committed": 100,
+        "attempts": 120, **dict.fromkeys(FAILURES, 0), DEPENDENCIES: 12, ACROSS_SITES: 6, "anomalies": anomalies,
+    }  # fmt: skip
+
+
+def test_across_sites() -> None:
+    rows = [
+        _across(mode, number, rate * factor)
+        for number, rate in enumerate((100, 200, 400)) for mode, factor in ((across.SITE, 1), (across.EVERYWHERE, 0.9))
+    ]  # fmt: skip
+    rows += [_across(across.SITE, 0, 50, 3, "high"), _across(across.EVERYWHERE, 0, 20, 0, "high")]
+    (wanted,) = across.targets(rows)  # of high contention nothing is wanted
+    assert wanted.value == pytest.approx(0.9)
+    assert wanted.met
+    lines = across.tell(rows).splitlines()
+    assert lines[3].endswith("| 0.90 (0.90 to 0.90) | 15.00% | 10.00% | 5.00% | 0 of 300 |")
+    assert lines[4].endswith("| 3 of 100 |")
+    assert across.wrong(rows) == []
+
+
+def test_what_the_anomalies_across_sites_say() -> None:
+    assert across.wrong([]) == []
+    assert len(across.wrong([_across(across.SITE, 0, 50, 1), _across(across.EVERYWHERE, 0, 50, 1)])) == 1
+    assert len(across.wrong([_across(across.SITE, 0, 50, 0), _across(across.EVERYWHERE, 0, 50, 0)])) == 1
+    told = across.Told() + across.Told()
+    told.read.update([(1, 0), (1, 1), (2, 0), (1, 1)])
+    assert told.anomalies == 1
 
 
 def test_too_few_failures_say_nothing() -> None:
