@@ -20,6 +20,7 @@
 #include "executor/executor.h"
 #include "optimizer/cost.h"
 #include "optimizer/planner.h"
+#include "parser/analyze.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
 
@@ -38,6 +39,7 @@
 #include "interface/utility.h"
 #include "interface/writes.h"
 
+static post_parse_analyze_hook_type prev_post_parse_analyze;
 static planner_hook_type prev_planner;
 static ExecutorStart_hook_type prev_executor_start;
 static ExecutorRun_hook_type prev_executor_run;
@@ -157,6 +159,18 @@ check_locks(int levels)
 		mip_refuse_strong_locks();
 }
 
+/* ---- analysis ---- */
+
+/* It has taken the snapshot, and the execution may be a message of its own. */
+static void
+mip_post_parse_analyze(ParseState *pstate, Query *query, JumbleState *jumble)
+{
+	if (prev_post_parse_analyze)
+		prev_post_parse_analyze(pstate, query, jumble);
+	if (query->utilityStmt == NULL || !IsA(query->utilityStmt, TransactionStmt))
+		mip_across_follow();
+}
+
 /* ---- planner ---- */
 
 /*
@@ -170,6 +184,7 @@ mip_planner(Query *parse, const char *query, int options, ParamListInfo params)
 	bool		index_only = enable_indexonlyscan;
 	PlannedStmt *plan;
 
+	mip_across_follow();
 	enable_indexonlyscan = index_only && mip_may_plan_index_only();
 	mip_statement.planning = true;
 	PG_TRY();
@@ -393,6 +408,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 void
 mip_guard_init(void)
 {
+	prev_post_parse_analyze = post_parse_analyze_hook;
+	post_parse_analyze_hook = mip_post_parse_analyze;
 	prev_planner = planner_hook;
 	planner_hook = mip_planner;
 	prev_executor_start = ExecutorStart_hook;

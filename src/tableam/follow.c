@@ -21,12 +21,16 @@
  * READ ONLY: who might make its snapshot unsafe does not matter any more, since it
  * goes by its conflicts. It counts as one that writes until it ends, for PostgreSQL
  * goes by the flag then, too.
+ *
+ * Those who wrote when it took its snapshot may all have committed since. Then their
+ * conflicts with readers are to go, as soon as somebody cleans up: not these any more.
  */
 static void
 follow_reader(SERIALIZABLEXACT *mine)
 {
 	RWConflict	unsafe = NULL;
 
+	LWLockAcquire(SerializableFinishedListLock, LW_EXCLUSIVE);	/* nobody cleans up */
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
 	while ((unsafe = MIP_LIST_NEXT(RWConflictData, inLink, &mine->possibleUnsafeConflicts, unsafe)) != NULL)
 	{
@@ -35,7 +39,9 @@ follow_reader(SERIALIZABLEXACT *mine)
 	}
 	mine->flags &= ~(SXACT_FLAG_READ_ONLY | SXACT_FLAG_RO_SAFE | SXACT_FLAG_RO_UNSAFE);
 	mip_sxacts->WritableSxactCount++;
+	mip_sxacts->CanPartialClearThrough = mip_sxacts->HavePartialClearedThrough;
 	LWLockRelease(SerializableXactHashLock);
+	LWLockRelease(SerializableFinishedListLock);
 }
 
 /*

@@ -133,9 +133,9 @@ check_promised(bool everywhere)
 
 /* What it reads would not be followed where nobody was writing when it began. */
 static void
-refuse_read_only(void)
+refuse_read_only(bool read_only)
 {
-	if (XactReadOnly)
+	if (read_only)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("a transaction of several sites cannot be serializable everywhere and READ ONLY"),
@@ -154,7 +154,7 @@ mip_across_begin(ArrayType *sites, const text *promised)
 	if (everywhere)
 		require_known();
 	if (everywhere && several)
-		refuse_read_only();
+		refuse_read_only(XactReadOnly);
 	return everywhere;
 }
 
@@ -163,7 +163,7 @@ void
 mip_across_before_prepare(void)
 {
 	if (serializable == EVERYWHERE && IsolationIsSerializable() && FirstSnapshotSet)
-		refuse_read_only();
+		refuse_read_only(XactReadOnly || ShareSerializableXact() == NULL);
 }
 
 /* ---- READ ONLY ---- */
@@ -190,20 +190,6 @@ mip_across_refuse_deferrable(void)
 {
 	if (IsTransactionState() && is_deferrable())
 		refuse_deferrable();
-}
-
-/*
- * A transaction that PostgreSQL does not follow at all has begun beside nobody who
- * writes, so it has missed nobody who was prepared.
- */
-void
-mip_across_follow(void)
-{
-	if (serializable != EVERYWHERE || !IsolationIsSerializable() || IsParallelWorker())
-		return;
-	if (FirstSnapshotSet && is_deferrable())
-		refuse_deferrable();
-	mip_follow();
 }
 
 /* ---- the rules; the caller holds SerializableXactHashLock ---- */
@@ -295,38 +281,39 @@ find_rival(SERIALIZABLEXACT *mine, Rule *rule, bool *summary)
 	return found;
 }
 
-/* ---- what PostgreSQL has summarized ---- */
+/* ---- what PostgreSQL does not know any more ---- */
 
+/* Is there such a transaction among those that this one does not see? */
 static bool
-may_be_summarized(TransactionId xid)
-{
-	return TransactionIdDidCommit(xid) && !mip_follows(xid) &&
-		!TransactionIdIsValid(SubTransGetParent(xid));
-}
-
-/*
- * Of a transaction that has been summarized it is noted that somebody has read what
- * it has written, even if he has seen it. Is there any that this one does not see? One
- * that is not SERIALIZABLE may be taken for such.
- */
-static bool
-may_have_missed_summarized(void)
+has_missed_any(bool (*such) (TransactionId xid))
 {
 	Snapshot	snapshot = GetTransactionSnapshot();
 	TransactionId next = ReadNextTransactionId();
 
 	for (uint32 i = 0; i < snapshot->xcnt; i++)
 	{
-		if (may_be_summarized(snapshot->xip[i]))
+		if (such(snapshot->xip[i]))
 			return true;
 	}
 	for (TransactionId xid = snapshot->xmax; TransactionIdPrecedes(xid, next);)
 	{
-		if (may_be_summarized(xid))
+		if (such(xid))
 			return true;
 		TransactionIdAdvance(xid);
 	}
 	return false;
+}
+
+/*
+ * Of a transaction that has been summarized it is noted that somebody has read what
+ * it has written, even if he has seen it. One that is not SERIALIZABLE may be taken
+ * for such.
+ */
+static bool
+may_be_summarized(TransactionId xid)
+{
+	return TransactionIdDidCommit(xid) && !mip_follows(xid) &&
+		!TransactionIdIsValid(SubTransGetParent(xid));
 }
 
 /* ---- what PostgreSQL loses in a restart ---- */
@@ -394,7 +381,7 @@ find_recovered_reader(void)
 	return InvalidTransactionId;
 }
 
-/* ---- the end of a transaction ---- */
+/* ---- failing ---- */
 
 static char *
 describe(TransactionId rival, const MipLiving *in_doubt)
@@ -427,6 +414,60 @@ fail(Rule rule, TransactionId rival)
 			 in_doubt ? err_generic_string(PG_DIAG_TABLE_NAME, IN_DOUBT_TABLE) : 0));
 }
 
+/* ---- the beginning of a statement ---- */
+
+static bool has_missed_nobody;	/* though it is not followed */
+
+/*
+ * In a savepoint READ ONLY may be for a while. A snapshot that is taken then, and beside
+ * nobody who writes, has the transaction not followed at all: nor later, when it writes.
+ */
+static void
+refuse_to_write(void)
+{
+	if (!XactReadOnly)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot go on READ WRITE with a snapshot that was taken READ ONLY where mip.serializable is \"everywhere\""),
+				 errhint("Let the transaction read nothing before, or use REPEATABLE READ.")));
+}
+
+/*
+ * PostgreSQL does not follow a transaction that only reads if nobody was writing when it
+ * took its snapshot: it has missed nobody who was prepared. Nor one whose writers have
+ * all committed since, as they may while its first statement waits to be analyzed. Who
+ * these were is not known any more.
+ */
+static void
+check_not_followed(void)
+{
+	refuse_to_write();
+	if (!has_missed_nobody && has_missed_any(TransactionIdDidCommit))
+		fail(MISSED, InvalidTransactionId);
+	has_missed_nobody = true;
+}
+
+void
+mip_across_follow(void)
+{
+	if (serializable != EVERYWHERE || !IsolationIsSerializable() || IsParallelWorker() || !FirstSnapshotSet)
+		return;
+	if (is_deferrable())
+		refuse_deferrable();
+	mip_stop_point("follow");
+	if (ShareSerializableXact() == NULL)
+		check_not_followed();
+	mip_follow();
+}
+
+/* ---- the end of a transaction ---- */
+
+void
+mip_across_at_eoxact(void)
+{
+	has_missed_nobody = false;
+}
+
 /*
  * PostgreSQL's own check makes it count as prepared. That is made once more when it
  * is committed or prepared, and finds no more then: predicate.h.
@@ -444,7 +485,8 @@ mip_across_validate(void)
 		!IsolationIsSerializable() || mine == NULL)
 		return;
 	require_known();
-	if (mine->flags & SXACT_FLAG_READ_ONLY)
+	/* but it may have read nothing */
+	if ((mine->flags & SXACT_FLAG_READ_ONLY) && !MIP_LOCKS_EMPTY(&mine->predicateLocks))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("mip.serializable has been changed since this transaction began"),
@@ -455,7 +497,7 @@ mip_across_validate(void)
 	found = find_rival(mine, &rule, &summary);
 	rival = found ? found->topXid : InvalidTransactionId;
 	LWLockRelease(SerializableXactHashLock);
-	if (found || (summary && may_have_missed_summarized()))
+	if (found || (summary && has_missed_any(may_be_summarized)))
 		fail(rule, rival);
 	rival = find_recovered_reader();
 	if (TransactionIdIsValid(rival))

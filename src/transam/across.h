@@ -21,8 +21,12 @@ extern void mip_across_shmem_startup(void);
  */
 extern bool mip_across_begin(ArrayType *sites, const text *promised);
 
-/* Before a statement reads: READ ONLY is no reason not to be followed. */
+/*
+ * Before a statement reads, and better as soon as there is a snapshot: READ ONLY is no
+ * reason not to be followed. An error (40001) if that comes too late.
+ */
 extern void mip_across_follow(void);
+extern void mip_across_at_eoxact(void);
 
 /*
  * Behind the beginning of a transaction, or what changes its mode: an error

@@ -198,6 +198,7 @@ static void
 forget_mine(void)
 {
 	mip_predicate_at_eoxact();
+	mip_across_at_eoxact();
 	mip_overlay_at_eoxact();
 	mip_withdraw_sites();
 	memset(&mip_mine, 0, sizeof(mip_mine));
