@@ -574,6 +574,47 @@ async def test_each_a_pivot_to_the_other(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
+@pytest.mark.usefixtures("by_key")
+@pytest.mark.parametrize("again", ["SELECT FROM item WHERE i_id = %s", "UPDATE item SET stock = stock WHERE i_id = %s"])
+async def test_each_in_the_way_of_the_other(server: Server, shop: Shop, again: str) -> None:
+    """Across sites it takes no more than what dead servers have read and written: both requests give up their own."""
+    _set_everywhere(shop, "store", "bank")
+    dead, app = server(), server()
+    left = set()
+
+    async def sell(tx: Tx, request: Any) -> Any:
+        own, watched, others = request
+        await tx.store.execute("SELECT FROM item WHERE i_id = %s", (watched,))
+        if tx.xid in left:  # what the other one has written, or read
+            await tx.store.execute(again, (others if again.startswith("SELECT") else others + 1,))
+        left.add(tx.xid)
+        await tx.store.execute("UPDATE item SET stock = stock + 1 WHERE i_id = %s", (own,))
+        return own
+
+    def die(step: Step) -> None:
+        if step.name == "prepared-first-site":
+            raise asyncio.CancelledError
+
+    for each in (dead, app):
+        each.transaction(sites=("store", "bank"), isolation="serializable")(sell)
+    dead.parallel = False
+    dead.on_step(die)
+    shop.sql("store", "INSERT INTO item SELECT i, 0 FROM generate_series(3, 3000) i")
+    requests = {f"one, {again}": [1000, 1001, 2000], f"the other, {again}": [2000, 2001, 1000]}
+    try:
+        for xid, request in requests.items():
+            with pytest.raises(Unknown):
+                await dead.submit("sell", request, xid=xid)
+        assert len(shop.sql("store", "SELECT FROM mip.in_doubt")) == 2
+        answers = await asyncio.gather(*(app.submit("sell", request, xid=xid) for xid, request in requests.items()))
+    finally:
+        _set_everywhere(shop)
+    assert answers == [1000, 2000]
+    sold = shop.sql("store", "SELECT i_id, stock FROM item WHERE i_id > 2 AND stock > 0 ORDER BY 1")
+    assert sold == [(1000, 1), (2000, 1)]
+    shop.assert_clean()
+
+
 async def test_deadlocks_are_retried(server: Server, shop: Shop) -> None:
     app = server()
 
