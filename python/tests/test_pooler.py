@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from shop import BUY, Shop
 
-from pgmip import App
+from pgmip import App, Tx
 from pgmip.testing import _free_port
 from pgmip.xinst import new_xid
 
@@ -94,4 +96,41 @@ async def test_modes(server: Server, shop: Shop, pooler: Pooler, mode: str, prep
             shop.assert_once(xid, first)
 
     await asyncio.gather(*(client() for _ in range(6)))
+    shop.assert_clean()
+
+
+async def test_serializable_everywhere(server: Server, shop: Shop, pooler: Pooler) -> None:
+    """What a site says of mip.serializable gets through; behind a change what the pooler has kept is refused."""
+
+    def set_everywhere(what: str) -> None:
+        for site in shop.clusters:
+            shop.sql(site, f"ALTER DATABASE postgres {what}")
+
+    app = None
+    conninfos = pooler(pool_mode="transaction", server_lifetime=0)
+    await until_up(conninfos["bank"])
+    both = asyncio.Barrier(2)
+
+    async def meet() -> None:
+        with contextlib.suppress(TimeoutError, asyncio.BrokenBarrierError):
+            await asyncio.wait_for(both.wait(), 1)
+
+    async def swap(tx: Tx, request: Any) -> int:
+        here, there = (tx.store, tx.bank) if request else (tx.bank, tx.store)
+        row = await here.fetch_one("SELECT n FROM swapped")
+        await meet()
+        await there.execute("UPDATE swapped SET n = n + 1")
+        return int(row.n)
+
+    for site in shop.clusters:
+        shop.sql(site, "CREATE TABLE swapped (n int); INSERT INTO swapped VALUES (0); SELECT mip.enable('swapped')")
+    try:
+        set_everywhere("SET mip.serializable = everywhere")
+        app = server(conninfos, prepared_statements=False)
+        app.transaction(sites=("store", "bank"), isolation="serializable")(swap)
+        assert sorted(await asyncio.gather(app.submit("swap", True), app.submit("swap", False))) == [0, 1]
+    finally:
+        set_everywhere("RESET mip.serializable")
+        for site in shop.clusters:
+            shop.sql(site, "DROP TABLE swapped")
     shop.assert_clean()

@@ -11,7 +11,7 @@ use MipTest;
 use Test::More;
 
 # LOCK TABLE takes an XID where there may be standbys
-my $node = mip_node('everywhere', wal_level => 'replica');
+my $node = mip_node('everywhere', allows_streaming => 1);
 my @sites = ('a', 'b');
 mip_sql($node, 'CREATE ROLE stranger');
 for my $site (@sites)
@@ -235,6 +235,29 @@ my $into = begin('a', 'writer');
 $into->sql('INSERT INTO gaps VALUES (201)');
 $into->sql('COMMIT');
 pass('until it has been decided');
+
+# ---- on a promoted standby ----
+
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+my $reads = begin('a', 'reader', 'promoted');
+$reads->sql('SELECT v FROM s WHERE k = 10');
+$reads->sql('SELECT v FROM h WHERE k = 1');
+$reads->sql('UPDATE s SET v = 1 WHERE k = 20');
+is(prepare($reads), 'prepared', 'prepared');
+catch_up($node, $standby);
+$standby->promote;
+for my $to ('s SET v = 2 WHERE k = 10', 'h SET v = 2 WHERE k = 1')
+{
+	my ($status, $out, $error) = $standby->psql('a', "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL enable_seqscan = off; UPDATE $to; COMMIT");
+	like($error, qr/"promoted", which is in doubt, has read/, "behind a promotion nobody replaces what was read: $to");
+}
+$standby->safe_psql('a', "SELECT FROM mip.commit('promoted', 1)");
+$standby->safe_psql('a', 'BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE s SET v = 2 WHERE k = 10; COMMIT');
+$standby->stop;
+decide('rollback', 'promoted', 'a');
 
 # ---- what is not known any more ----
 
