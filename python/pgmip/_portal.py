@@ -40,7 +40,8 @@ class Portal:
     def __init__(self, name: str) -> None:
         self._name = name
         self._process = Process(name)
-        self._lock = threading.Lock()  # between those who call and who closes
+        # Between those who call and who closes. A signal handler may close in the middle of a call of its own thread.
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state = _State()
@@ -51,23 +52,32 @@ class Portal:
         An interrupted wait (KeyboardInterrupt) cancels the coroutine. Raises Closed, and RuntimeError in a process
         forked since the first call.
         """
+        tasks: list[asyncio.Task[T] | None] = []
+
+        async def work() -> T:
+            tasks.append(asyncio.current_task())
+            return await coroutine
+
+        working = work()
+        future: concurrent.futures.Future[T] | None = None
         try:
             self._process.check()
             if threading.current_thread() is self._thread:
                 raise RuntimeError("a callback in the event loop cannot wait for it: use another thread")
-            with self._lock:
-                future = asyncio.run_coroutine_threadsafe(coroutine, self._open_loop())
-        except BaseException:
-            coroutine.close()
-            raise
-        try:
+            future = self._tell(lambda loop: asyncio.run_coroutine_threadsafe(working, loop))
             return future.result()
         except concurrent.futures.CancelledError:
             if not self._state.closed:
                 raise
             raise Closed(f"{self._name} was closed meanwhile") from None
-        except BaseException:
-            future.cancel()
+        except BaseException as error:
+            if future is not None:
+                future.cancel()
+            elif isinstance(error, Exception):
+                _never_run(working, coroutine)
+            else:  # interrupted, while the loop was told or after that: it may be at it
+                with contextlib.suppress(Exception):
+                    self.soon(lambda: tasks[0].cancel() if tasks and tasks[0] else _never_run(working, coroutine))
             raise
 
     async def reach(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -105,8 +115,7 @@ class Portal:
     def soon(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have a function called there, some time. Raises as `call` does."""
         self._process.check()
-        with self._lock:
-            self._open_loop().call_soon_threadsafe(lambda: function(*args, **kwargs))
+        self._tell(lambda loop: loop.call_soon_threadsafe(lambda: function(*args, **kwargs)))
 
     def close(self) -> None:
         """End the thread; what is still running there is cancelled."""
@@ -118,20 +127,38 @@ class Portal:
         if self._thread is not None:
             self._thread.join()
 
+    def _tell(self, how: Callable[[asyncio.AbstractEventLoop], T]) -> T:
+        """Tell the loop something, which it hears before it ends."""
+        with self._lock:
+            loop = self._open_loop()
+            try:
+                return how(loop)
+            except RuntimeError:
+                if self._state.closed:  # meanwhile, by a signal handler
+                    raise Closed(f"{self._name} is closed") from None
+                raise
+
     def _open_loop(self) -> asyncio.AbstractEventLoop:
-        if self._state.closed:
+        if self._loop is None and not self._state.closed:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
+            thread.start()
+            weakref.finalize(self, _end, self._state, loop, thread)
+            if self._loop is None:  # else a signal handler has been faster, and this one ends with the portal
+                self._loop, self._thread = loop, thread
+        if self._loop is None or self._state.closed:
             raise Closed(f"{self._name} is closed")
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
-            self._thread.start()
-            weakref.finalize(self, _end, self._state, self._loop, self._thread)
         return self._loop
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels what is left
             runner.get_loop().run_forever()
+
+
+def _never_run(*coroutines: Coroutine[Any, Any, Any]) -> None:
+    for coroutine in coroutines:
+        coroutine.close()
 
 
 def _end(state: _State, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

@@ -321,6 +321,92 @@ def test_closed_is_told_however_quick_the_end_is(monkeypatch: pytest.MonkeyPatch
             calling.result()
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_interrupted_while_it_is_begun(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Where the event loop has been told of the request, it is that which ends it, as it may be at it by now."""
+    app, begun, ended = server(), threading.Event(), threading.Event()
+    app.submit("buy", BUY)
+
+    @app.transaction(sites=("store", "bank"))
+    def waits(tx: Tx, request: Any) -> None:
+        begun.set()
+        try:
+            tx.store.execute("SELECT pg_sleep(%s)", (PATIENCE,))
+        finally:
+            ended.set()
+
+    loop = app._portal._loop
+    assert loop is not None
+    soon = loop.call_soon_threadsafe
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(loop, "call_soon_threadsafe", soon)
+        if when == "after":
+            soon(*args, **options)
+            assert begun.wait(PATIENCE)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        app.submit("waits", None)
+    assert when == "before" or ended.wait(PATIENCE)
+    app.submit("buy", BUY)
+    shop.assert_clean()
+
+
+CLOSED_BY_A_SIGNAL = """
+import asyncio, faulthandler, signal, sys, pgmip, pgmip.sync
+faulthandler.dump_traceback_later(60, exit=True)
+twin, when, store, bank = sys.argv[1:]
+if twin == "App":
+    it = pgmip.sync.App({"store": store, "bank": bank})
+    it.transaction(sites=("store", "bank"), name="nothing")(lambda tx, request: None)
+else:
+    it = pgmip.SyncClient(["http://127.0.0.1:9"], deadline=0.2)
+signal.signal(signal.SIGTERM, lambda *_: it.close())
+
+def interrupted(owner, name):
+    real = getattr(owner, name)
+    def once(*args, **options):
+        setattr(owner, name, real)
+        if when.endswith("before"):
+            signal.raise_signal(signal.SIGTERM)
+        done = real(*args, **options)
+        if when.endswith("after"):
+            signal.raise_signal(signal.SIGTERM)
+        return done
+    setattr(owner, name, once)
+
+def submit():
+    try:
+        return it.submit("nothing", None)
+    except pgmip.SubmitError as error:
+        return type(error).__name__
+
+if when.startswith("first"):
+    interrupted(asyncio, "new_event_loop")
+else:
+    submit()
+    interrupted(it._portal._loop, "call_soon_threadsafe")
+print(submit(), submit())
+"""
+
+
+@pytest.mark.parametrize("when", ["first, before", "first, after", "later, before", "later, after"])
+@pytest.mark.parametrize("twin", ["App", "SyncClient"])
+def test_a_signal_handler_that_closes_it(shop: Shop, twin: str, when: str) -> None:
+    """In the middle of a call of the same thread, which then waits for nobody."""
+    words = [sys.executable, "-c", CLOSED_BY_A_SIGNAL, twin, when, *shop.conninfos().values()]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE + 30, check=False)
+    first, second = ended.stdout.split() or ["nothing", ended.stderr]
+    assert first in ("Unknown", "None")
+    assert second == "Unknown"
+    assert ended.returncode == 0
+    shop.assert_clean()
+
+
 NOBODY_CLOSES = """
 import atexit, sys, threading
 calls, told = [], []
