@@ -18,12 +18,24 @@ def canonical(value: Any) -> str:
     for what is nested so deep that somebody could not read it.
     """
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        text = _text(value)
+        if not _all_keys_are_strings(value):  # they were sorted as what they were, numbers say, and are strings now
+            text = _text(json.loads(text))
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     if text.count("[") + text.count("{") > _DEEPEST:
         _check_depth(value)
     return text
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _all_keys_are_strings(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and all(map(_all_keys_are_strings, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_all_keys_are_strings, value))
 
 
 def parse(text: str) -> Any:

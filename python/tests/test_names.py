@@ -151,6 +151,14 @@ def test_order_of_keys_does_not_matter(value: dict[str, int]) -> None:
     assert canonical(dict(reversed(value.items()))) == canonical(value)
 
 
+@given(st.lists(st.dictionaries(st.integers() | st.floats(allow_nan=False, allow_infinity=False), st.integers())))
+def test_keys_that_are_numbers(value: Any) -> None:
+    """They are strings in JSON, and sorted as such: whoever has read them again says the same."""
+    text = canonical(value)
+    assert canonical(parse(text)) == text
+    assert parse(text) == json.loads(json.dumps(value))
+
+
 @pytest.mark.parametrize("value", [object(), {1, 2}, math.nan, math.inf, b""])
 def test_what_is_not_json(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
@@ -693,6 +694,14 @@ async def test_a_site_that_is_down_from_the_start(server: Server, shop: Shop) ->
     with pytest.raises(NothingHappened):  # nobody else can know the XID
         await server(conninfos).submit("buy", BUY, deadline=0.5)
     shop.assert_clean()
+
+
+async def test_a_request_whose_keys_are_numbers(server: Server, shop: Shop) -> None:
+    """It is the same as what comes over HTTP, where they are strings."""
+    xid, request = new_xid(), {"item": 1, "qty": 2, "notes": {9: "a", 10: "b"}}
+    result = await server().submit("buy", request, xid=xid)
+    assert await server().submit("buy", json.loads(json.dumps(request)), xid=xid) == result
+    shop.assert_once(xid, result)
 
 
 # -- values nested deep ------------------------------------------------------------------------------------------
