@@ -6,6 +6,7 @@ in between that knows nothing of the request.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from dataclasses import dataclass
@@ -176,4 +177,5 @@ def log_failure(error: Exception, xid: str, key: str) -> None:
     fields = {"xid": xid, "idempotency_key": key, **failure_fields(error)}
     what = f"{fields['error']}{quoted_sqlstate(error)}: {says}"
     foreseen = isinstance(error, SubmitError) and not isinstance(error, ProtocolViolation)
-    _logger.log(logging.WARNING if foreseen else logging.ERROR, "request %r: %s", xid, what, extra=fields)
+    with contextlib.suppress(Exception):  # a log that fails, as by a filter of it, changes no answer
+        _logger.log(logging.WARNING if foreseen else logging.ERROR, "request %r: %s", xid, what, extra=fields)

@@ -20,7 +20,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -130,7 +130,7 @@ class Phase:
             try:
                 self._stack.enter_context(_Harmless(observer.phase(self)))
             except Exception:
-                _log.exception("an observer has failed")
+                _tell_of_failure()
         return self
 
     def __exit__(
@@ -153,7 +153,13 @@ class _Harmless:
         try:
             self._manager.__exit__(None, None, None)
         except Exception:
-            _log.exception("an observer has failed")
+            _tell_of_failure()
+
+
+def _tell_of_failure() -> None:
+    """The log: unless that is what has failed, as by a filter of it that raises."""
+    with suppress(Exception):
+        _log.exception("an observer has failed")
 
 
 class Hooked(Observer):

@@ -36,6 +36,7 @@ from . import _sql
 from ._cancellation import obeyed
 from ._connection import Connection, ObedientConnection, connected, cut_after
 from ._pool import at_site
+from ._portal import Closed
 from ._sites import at_each_site
 from ._twin import AnyApp, inner, portal_of, within
 from .app import Resolution
@@ -157,11 +158,13 @@ class Sweeper:
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Sweep until `stop` is called; what has been taken up by then is carried to its end.
+        """Sweep until `stop` is called; what has been taken up by then is carried to its end. With a `pgmip.sync.App`
+        also until that is closed, whose event loop it needs.
 
         Raises nothing for what sites and requests do. When cancelled it leaves no transaction open.
         """
-        await within(self._given, self._run())
+        with contextlib.suppress(Closed):
+            await within(self._given, self._run())
 
     async def _run(self) -> None:
         tasks = [asyncio.create_task(self._watch(site)) for site in self._app.sites]
@@ -185,7 +188,8 @@ class Sweeper:
         """Let `run` end: take nothing up any more. May be called by a signal handler of the event loop."""
         if self._portal is None:
             self._stopped.set()
-        else:
+            return
+        with contextlib.suppress(Closed):  # with its App, and so it has ended
             self._portal.soon(self._stopped.set)
 
     async def sweep(self) -> list[Event]:
@@ -233,7 +237,8 @@ class Sweeper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._portal is not None
-        self._portal.call(self.__aexit__(kind, error, trace))
+        with contextlib.suppress(Closed):  # with its App, and so it has ended
+            self._portal.call(self.__aexit__(kind, error, trace))
 
     # -- sites ---------------------------------------------------------------------------------------------------
 
@@ -401,7 +406,8 @@ class Sweeper:
         fields = {"xid": event.xid, "site": event.site, **failure_fields(event.error)}
         if event.error is not None:
             message += f": {fields['error']}{quoted_reason(event.error)}"
-        logger.log(_LEVELS[event.name], "%s", message, extra=fields)
+        with contextlib.suppress(Exception):  # a log that fails, as by a filter of it, stops no sweeper
+            logger.log(_LEVELS[event.name], "%s", message, extra=fields)
         if self._on_event is not None:
             self._on_event(event)
         return event

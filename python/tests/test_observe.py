@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -192,6 +193,28 @@ async def test_an_observer_that_fails_does_no_harm(
     xid = new_xid()
     shop.assert_once(xid, await app.submit("buy", BUY, xid=xid))
     assert len(caplog.records) == 2 * len(recorder.phases)
+    shop.assert_clean()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("of", ["logger", "handler"])
+async def test_a_log_that_fails_does_no_harm(
+    server: Server, shop: Shop, caplog: pytest.LogCaptureFixture, of: str
+) -> None:
+    """By a filter that looks for what is there in requests of a framework only: logging lets that through."""
+
+    def needs_a_request(record: logging.LogRecord) -> bool:
+        raise LookupError("no request")
+
+    app, xid = server(), new_xid()
+    filtered: logging.Filterer = logging.getLogger("pgmip") if of == "logger" else caplog.handler
+    with caplog.at_level(logging.DEBUG, "pgmip"):
+        filtered.addFilter(needs_a_request)
+        try:
+            result = await app.submit("buy", BUY, xid=xid)
+        finally:
+            filtered.removeFilter(needs_a_request)
+    shop.assert_once(xid, result)
     shop.assert_clean()
 
 

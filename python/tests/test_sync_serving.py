@@ -187,6 +187,18 @@ async def test_the_server_closes_it(shop: Shop) -> None:
         app._portal.call(asyncio.sleep(0))
 
 
+async def test_a_sweeper_whose_app_is_closed(server: Server) -> None:
+    """It ends with its App's event loop, and may be stopped as ever."""
+    app = server()
+    async with Sweeper(app):
+        await asyncio.to_thread(app.close)
+    app = server()
+    sweeper = Sweeper(app)
+    with sweeper:
+        await asyncio.to_thread(app.close)
+    sweeper.stop()
+
+
 def sell(request: Request) -> Response:
     """An endpoint that is a plain function, and so runs in a thread."""
     transaction: Any = tx(request)
