@@ -27,6 +27,11 @@ class Deadline:
         """Seconds until then, or none."""
         return max(0.0, self.at - self._clock())
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no time left to undo or to find out anything either: what has been tried is not repeated."""
+        return self._clock() >= self.at + OVERTIME
+
     def step(self) -> float:
         """Seconds that a site may take for its next answer: what it always may, but no more than there are left."""
         return max(_LEAST, min(self._step_timeout, self.at + OVERTIME - self._clock()))

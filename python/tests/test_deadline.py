@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -12,8 +13,10 @@ from proxy import Proxy
 from shop import BUY, ORDER, PAYMENT, Shop
 from test_settle import leave_at
 
-from pgmip import App, Decided, NothingHappened, SubmitError, Tx, Unknown, _circuit
+from pgmip import App, Decided, NothingHappened, Step, SubmitError, Tx, Unknown, _circuit
 from pgmip._deadline import OVERTIME, Deadline
+from pgmip.observe import Observer, Phase
+from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
 
@@ -133,3 +136,38 @@ async def test_a_site_that_has_only_just_gone_is_not_waited_for_without_end(
     async with asyncio.timeout(BOUND):
         with pytest.raises(Unknown):
             await app.submit("buy", BUY, xid="only just gone")
+
+
+async def test_no_further_try_when_time_is_up(app: App, shop: Shop, store: Proxy) -> None:
+    """A commit that a site does not answer is tried again, but not when what a call may take has passed."""
+    xid = new_xid()
+    began: list[float] = []
+
+    class Commits(Observer):
+        @contextlib.contextmanager
+        def phase(self, phase: Phase) -> Iterator[None]:
+            if phase.name == "commit" and phase.site == "store":
+                began.append(clock())
+            yield
+
+    @app.transaction(sites=("store", "bank"))
+    async def note(tx: Tx, request: Any) -> Any:
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    async def is_late(step: Step) -> None:
+        if step.name == "prepared-all" and step.xid == xid:
+            await asyncio.sleep(over - clock())
+            store.freeze()
+
+    app.observe(Commits())
+    app.on_step(is_late)
+    clock = asyncio.get_running_loop().time
+    over = clock() + DEADLINE + OVERTIME + 0.1
+    with pytest.raises(Decided):
+        await app.submit("note", None, xid=xid)
+    store.heal()
+    assert len(began) == 1
+    await app.settle(xid)
+    shop.assert_clean()
