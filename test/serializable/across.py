@@ -210,12 +210,21 @@ class AcrossHistory:
         if self.sql(player, site, begin) is None:
             return False
         if player.family is None:
-            return True
+            return not player.read_only or self.analyze(player, site)
         several = len(player.sites) > 1
         promise = ", serializable => 'everywhere'" if several and self.everywhere else ""
         sites = "{" + ",".join(player.sites) + "}"
         call = f"SELECT mip.begin('{self.xid[player.family]}', {player.xinst}, '{sites}'{promise})"
         return self.sql(player, site, call) is not None
+
+    def analyze(self, player: Player, site: str) -> bool:
+        """It takes its snapshot; the first statement may come when all who were writing then are over."""
+        if self.rng.random() < 0.5:
+            self.connection(player.name, site).pgconn.prepare(b"", b"SELECT v FROM r WHERE k = 0")
+            self.log.append(f"{player.name}@{site}: analyzes a statement")
+            self.counters["analyzed first"] += 1
+            return False  # the next step goes on
+        return True
 
     def statement(self, player: Player) -> None:
         site, do = player.plan[player.steps]
