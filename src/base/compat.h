@@ -9,6 +9,9 @@
 #define MIP_COMPAT_H
 
 #include "access/heapam_xlog.h"
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
 #if PG_VERSION_NUM < 170000
 #include "storage/buf_internals.h"
 #endif
