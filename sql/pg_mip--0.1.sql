@@ -48,8 +48,10 @@ CREATE TABLE mip.mipt (
 	aborted boolean NOT NULL,
 	links bytea,
 	acknowledged boolean NOT NULL DEFAULT false,
+	places bytea,
 	PRIMARY KEY (xid, xinst)
 ) USING heap;
+ALTER TABLE mip.mipt ALTER places SET STORAGE EXTERNAL;
 COMMENT ON TABLE mip.mipt IS 'prepared, committed and aborted instances; read it with mip.instances';
 
 -- XIDs with a time are found by the primary key when they are old.
@@ -60,7 +62,7 @@ COMMENT ON FUNCTION mip.xid_time(text) IS
 CREATE INDEX mipt_timeless ON mip.mipt (acknowledged, since) WHERE mip.xid_time(xid) IS NULL;
 
 -- Prepared ones, until they are committed; what a crash has kept is found by it.
-CREATE INDEX mipt_linked ON mip.mipt (xid) WHERE links IS NOT NULL;
+CREATE INDEX mipt_linked ON mip.mipt (xid) WHERE links IS NOT NULL OR places IS NOT NULL;
 
 CREATE SEQUENCE mip.horizon MINVALUE 0 START 0;
 COMMENT ON SEQUENCE mip.horizon IS
@@ -75,9 +77,9 @@ CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON mip.mipt
 	FOR EACH ROW EXECUTE FUNCTION mip.ignore_replicated();
 ALTER TABLE mip.mipt ENABLE REPLICA TRIGGER ignore_replicated;
 
--- A request that has committed must not run again in a restored database. Links
--- (positions of row versions) mean nothing there; and since mip.commit writes to
--- pages where they point, nobody but the extension itself may make any.
+-- A request that has committed must not run again in a restored database. Links and
+-- places (positions of row versions) mean nothing there; and since mip.commit writes
+-- to pages where links point, nobody but the extension itself may make any.
 SELECT pg_catalog.pg_extension_config_dump('mip.mipt', '');
 SELECT pg_catalog.pg_extension_config_dump('mip.horizon', '');
 CREATE FUNCTION mip.keep_links() RETURNS trigger

@@ -23,6 +23,7 @@
 #include "family/sites.h"
 #include "mipt/durable.h"
 #include "mipt/horizon.h"
+#include "tableam/capture.h"
 #include "tableam/plans.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
@@ -82,6 +83,7 @@ _PG_init(void)
 	mip_horizon_init();
 	mip_push_init();
 	mip_across_init();
+	mip_capture_init();
 	mip_stop_init();
 	mip_xid_init();
 	MarkGUCPrefixReserved("mip");

@@ -33,6 +33,15 @@ typedef RelFileNode MipFileLocator;
 #define MIP_RD_LOCATOR rd_node
 #endif
 
+/* A relation's file, of those that it has had. */
+#if PG_VERSION_NUM >= 160000
+#define mip_filenumber(locator) ((locator)->relNumber)
+#define mip_set_new_file relation_set_new_filelocator
+#else
+#define mip_filenumber(locator) ((locator)->relNode)
+#define mip_set_new_file relation_set_new_filenode
+#endif
+
 /* Arguments of the access method callback scan_bitmap_next_tuple. */
 #if PG_VERSION_NUM >= 180000
 #define MIP_BITMAP_NEXT_TUPLE_ARGS

@@ -127,6 +127,16 @@ mipt_load(MiptEntry *entry)
 	table_close(rel, AccessShareLock);
 }
 
+bytea *
+mipt_load_places(const MiptEntry *entry)
+{
+	Relation	rel = open_mipt(AccessShareLock);
+	bytea	   *places = load_column(entry, Anum_places, RelationGetDescr(rel));
+
+	table_close(rel, AccessShareLock);
+	return places;
+}
+
 ArrayType *
 mipt_sites(const MiptEntry *entry)
 {
@@ -219,7 +229,8 @@ mipt_is_pending(const char *xid, int64 xinst)
 bool
 mipt_has_links(const MiptEntry *entry)
 {
-	return entry->row && !heap_attisnull(entry->row, Anum_links, NULL);
+	return entry->row && (!heap_attisnull(entry->row, Anum_links, NULL) ||
+						  !heap_attisnull(entry->row, Anum_places, NULL));
 }
 
 /* ---- writing ---- */
@@ -239,7 +250,8 @@ belongs_in(Oid index, HeapTuple tup, TupleDesc desc)
 	int64		time;
 
 	if (index == mipt_relid(MIPT_LINKED))
-		return !heap_attisnull(tup, Anum_links, desc);
+		return !heap_attisnull(tup, Anum_links, desc) ||
+			!heap_attisnull(tup, Anum_places, desc);
 	/* mipt_timeless */
 	return !mip_xid_time(TextDatumGetCString(heap_getattr(tup, Anum_xid, desc, &isnull)), &time);
 }
@@ -278,7 +290,7 @@ insert_tuple(Relation rel, HeapTuple tup)
 }
 
 static void
-insert_row(const char *xid, const MiptEntry *entry, const bytea *links)
+insert_row(const char *xid, const MiptEntry *entry, const bytea *links, const bytea *places)
 {
 	Relation	rel = open_mipt(RowExclusiveLock);
 	Datum		values[Natts_mipt];
@@ -295,6 +307,7 @@ insert_row(const char *xid, const MiptEntry *entry, const bytea *links)
 	values[Anum_aborted - 1] = BoolGetDatum(entry->state == MIP_ABORTED);
 	set_varlena(values, nulls, Anum_links, links);
 	values[Anum_acknowledged - 1] = BoolGetDatum(entry->acknowledged);
+	set_varlena(values, nulls, Anum_places, places);
 	Assert(mip_family_locked(xid, ExclusiveLock));
 	tup = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	insert_tuple(rel, tup);
@@ -303,10 +316,10 @@ insert_row(const char *xid, const MiptEntry *entry, const bytea *links)
 }
 
 void
-mipt_insert_own(bytea *links)
+mipt_insert_own(bytea *links, bytea *places)
 {
 	Assert(mip_mine.ending != MIP_RUNNING);
-	insert_row(mip_mine.xid, mipt_own_entry(MIP_PREPARED), links);
+	insert_row(mip_mine.xid, mipt_own_entry(MIP_PREPARED), links, places);
 }
 
 void
@@ -315,7 +328,7 @@ mipt_insert_aborted(const char *xid, const MiptEntry *entry)
 	MiptEntry	aborted = *entry;
 
 	aborted.state = MIP_ABORTED;
-	insert_row(xid, &aborted, NULL);
+	insert_row(xid, &aborted, NULL, NULL);
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -346,6 +359,7 @@ mipt_clear_links(const MiptEntry *entry)
 	if (!heap_fetch(rel, SnapshotAny, &old, &buffer, false))
 		elog(ERROR, "pg_mip: the MIPT entry is gone");
 	nulls[Anum_links - 1] = replace[Anum_links - 1] = true;
+	nulls[Anum_places - 1] = replace[Anum_places - 1] = true;
 	new = heap_modify_tuple(&old, RelationGetDescr(rel), values, nulls, replace);
 	if (HeapTupleHasExternal(new))
 		new = toast_flatten_tuple(new, RelationGetDescr(rel));
@@ -367,7 +381,7 @@ mipt_strip(const char *xid, const MiptEntry *entry)
 	bare.acknowledged = true;
 	CatalogTupleDelete(rel, &bare.tid);
 	table_close(rel, NoLock);
-	insert_row(xid, &bare, NULL);
+	insert_row(xid, &bare, NULL, NULL);
 	/* the same statement may go on to delete it */
 	CommandCounterIncrement();
 }

@@ -26,7 +26,8 @@ enum
 	Anum_aborted,
 	Anum_links,
 	Anum_acknowledged,
-	Natts_mipt = Anum_acknowledged
+	Anum_places,
+	Natts_mipt = Anum_places
 };
 
 /* A family's rows, in progress or committed, without what is stored out of line. */
@@ -44,7 +45,10 @@ extern bool mipt_load_if_there(MiptEntry *entry);
 /* The site set of an entry. The caller holds the family lock. */
 extern ArrayType *mipt_sites(const MiptEntry *entry);
 
-/* Does the row of an entry have links, loaded or not? */
+/* Where its changes were captured; NULL if they were not. As mipt_load. */
+extern bytea *mipt_load_places(const MiptEntry *entry);
+
+/* Does the row of an entry have links, or places, loaded or not? */
 extern bool mipt_has_links(const MiptEntry *entry);
 
 /* Is there a row of an instance in progress? In any database, to anybody. */
@@ -55,12 +59,12 @@ extern bool mipt_is_pending(const char *xid, int64 xinst);
  * its transaction. The first one writes the row of this backend's instance, which
  * is being ended.
  */
-extern void mipt_insert_own(bytea *links);
+extern void mipt_insert_own(bytea *links, bytea *places);
 
 /* Records that an instance was aborted. */
 extern void mipt_insert_aborted(const char *xid, const MiptEntry *entry);
 
-/* Empties the links of a committed entry: they have been dealt with. */
+/* Empties the links and places of a committed entry: they have been dealt with. */
 extern void mipt_clear_links(const MiptEntry *entry);
 
 /* Replaces an entry by one without texts, which is acknowledged. */

@@ -57,15 +57,15 @@ note_row(HeapTuple row, TupleDesc desc)
 		mip_family_disturbed(xid);
 }
 
-/* The links of a new row are somebody else's, or made up; those of an old one stay. */
+/* Links and places of a new row are somebody else's, or made up; those of an old one stay. */
 Datum
 mip_keep_links(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	TupleDesc	desc;
-	int			column = Anum_links;
-	Datum		links = (Datum) 0;
-	bool		isnull = true;
+	int			columns[] = {Anum_links, Anum_places};
+	Datum		values[] = {(Datum) 0, (Datum) 0};
+	bool		nulls[] = {true, true};
 	HeapTuple	row;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
@@ -79,10 +79,11 @@ mip_keep_links(PG_FUNCTION_ARGS)
 	row = trigger->tg_trigtuple;
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
 	{
-		links = heap_getattr(row, Anum_links, desc, &isnull);
+		for (int i = 0; i < lengthof(columns); i++)
+			values[i] = heap_getattr(row, columns[i], desc, &nulls[i]);
 		row = trigger->tg_newtuple;
 	}
 	note_row(row, desc);
-	return PointerGetDatum(heap_modify_tuple_by_cols(row, desc, 1, &column,
-													 &links, &isnull));
+	return PointerGetDatum(heap_modify_tuple_by_cols(row, desc, lengthof(columns), columns,
+													 values, nulls));
 }

@@ -235,7 +235,7 @@ keep_notes(const char *xid, void *arg)
 
 	if (winner ? !winner->acknowledged : !decision->committed)
 		note_aborted(xid, decision, entries);
-	if (winner && winner->links)
+	if (winner && mipt_has_links(winner))
 		mipt_clear_links(winner);
 }
 
@@ -249,7 +249,7 @@ close_books(const char *xid, List *losers, const MiptEntry *winner)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
-	if (losers || (winner && winner->links))
+	if (losers || (winner && mipt_has_links(winner)))
 	{
 		Decision   *decision = palloc0(sizeof(Decision));
 		ListCell   *lc;

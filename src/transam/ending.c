@@ -32,8 +32,11 @@
 #include "mipt/mipt.h"
 #include "mipt/rows.h"
 #include "mipt/rules.h"
+#include "tableam/capture.h"
 #include "tableam/handover.h"
 #include "tableam/overlay.h"
+#include "tableam/places.h"
+#include "tableam/places_store.h"
 #include "tableam/pivot.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
@@ -159,11 +162,14 @@ static void
 enter_row(bool one_phase)
 {
 	bytea	   *links;
+	bytea	   *places = NULL;
 
 	Assert(mip_mine.ending == (one_phase ? MIP_ONE_PHASE : MIP_PREPARING));
 	/* deferred triggers have run since */
 	mip_check_role(one_phase ? "mip.commit_one_phase" : "mip.prepare");
 	mip_refuse_strong_locks();
+	if (!one_phase && mip_captures())
+		places = mip_places_store(mip_places_mine());
 	mip_mine.inst->at_lock = true;
 	mip_family_lock_ending(mip_mine.xid);
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
@@ -186,7 +192,7 @@ enter_row(bool one_phase)
 	links = mip_overlay_links();
 	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
 		win_in_one_phase(links);
-	mipt_insert_own(one_phase ? NULL : links);
+	mipt_insert_own(one_phase ? NULL : links, places);
 	/* others are told of it at once, and act upon it */
 	if (one_phase)
 		ForceSyncCommit();
@@ -309,6 +315,7 @@ xact_callback(XactEvent event, void *arg)
 				mip_stop_point("prepared");
 				mip_session_restore(true);
 			}
+			mip_capture_at_eoxact(true);
 			mip_statement_at_eoxact();
 			break;
 		case XACT_EVENT_COMMIT:
@@ -325,6 +332,7 @@ xact_callback(XactEvent event, void *arg)
 			forget_mine();
 			mip_family_unlock_all();
 			mip_lose_books();
+			mip_capture_at_eoxact(event == XACT_EVENT_COMMIT);
 			mip_statement_at_eoxact();
 			break;
 		default:
@@ -337,11 +345,15 @@ subxact_callback(SubXactEvent event, SubTransactionId mine,
 				 SubTransactionId parent, void *arg)
 {
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
+	{
 		mip_overlay_at_eosubxact(true, mine, parent);
+		mip_capture_at_eosubxact(true, mine, parent);
+	}
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		mip_predicate_at_abort_sub();
 		mip_overlay_at_eosubxact(false, mine, parent);
+		mip_capture_at_eosubxact(false, mine, parent);
 		mip_family_unlock_all();
 	}
 }

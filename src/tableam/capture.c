@@ -1,0 +1,224 @@
+/*-------------------------------------------------------------------------
+ *
+ * capture.c
+ *	  Writesets: noting where a transaction changes rows of mip tables.
+ *
+ * Outermost of the access method's layers: what has been done to a row is noted
+ * when all others have done it, by heap's code or in the overlay. What is noted
+ * is the place (places.c); values are read when somebody asks for them, for until
+ * the transaction has ended they are where they were.
+ *
+ * A transaction is captured as a whole or not at all: its first change of a table
+ * that can be captured decides. Switched off, a change costs a branch.
+ *
+ * Not captured are temporary tables, which are the session's own, materialized
+ * views, which are computed, and what is written to the table that takes the place
+ * of a rewritten one: the rows there are the same as before.
+ *
+ * TRUNCATE is known by the new file, in whatever way it comes about; and where
+ * the table's file is as new as the transaction, by its being emptied.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+
+#include "base/compat.h"
+#include "tableam/capture.h"
+#include "tableam/places.h"
+
+/* The setting */
+static bool capture_writeset;
+
+static enum
+{
+	UNDECIDED,
+	CAPTURED,
+	NOT_CAPTURED
+}			transaction;
+
+static bool paused;
+static TableAmRoutine inner;
+
+static bool
+can_be_captured(Relation rel)
+{
+	return rel->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
+		rel->rd_rel->relkind == RELKIND_RELATION &&
+		!OidIsValid(rel->rd_rel->relrewrite);
+}
+
+static bool
+is_captured(Relation rel)
+{
+	if (paused || !can_be_captured(rel))
+		return false;
+	if (transaction == UNDECIDED)
+		transaction = capture_writeset ? CAPTURED : NOT_CAPTURED;
+	return transaction == CAPTURED;
+}
+
+static void
+note(Relation rel, MipPlaceOp op, const ItemPointerData *old, const ItemPointerData *new)
+{
+	MipPlaceFile file;
+
+	if (likely(transaction == NOT_CAPTURED) || !is_captured(rel))
+		return;
+	file.relid = RelationGetRelid(rel);
+	file.filenumber = mip_filenumber(&rel->MIP_RD_LOCATOR);
+	mip_places_append(file, op, old, new);
+}
+
+/* ---- callbacks ---- */
+
+static void
+mip_captured_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
+					struct BulkInsertStateData *bistate)
+{
+	inner.tuple_insert(rel, slot, cid, options, bistate);
+	note(rel, MIP_PLACE_INSERT, NULL, &slot->tts_tid);
+}
+
+static void
+mip_captured_complete_speculative(Relation rel, TupleTableSlot *slot, uint32 token,
+								  bool succeeded)
+{
+	inner.tuple_complete_speculative(rel, slot, token, succeeded);
+	if (succeeded)
+		note(rel, MIP_PLACE_INSERT, NULL, &slot->tts_tid);
+}
+
+static void
+mip_captured_multi_insert(Relation rel, TupleTableSlot **slots, int nslots, CommandId cid,
+						  int options, struct BulkInsertStateData *bistate)
+{
+	inner.multi_insert(rel, slots, nslots, cid, options, bistate);
+	for (int i = 0; i < nslots; i++)
+		note(rel, MIP_PLACE_INSERT, NULL, &slots[i]->tts_tid);
+}
+
+static TM_Result
+mip_captured_delete(Relation rel, ItemPointer tid, CommandId cid, Snapshot snapshot,
+					Snapshot crosscheck, bool wait, TM_FailureData *tmfd, bool changing_part)
+{
+	TM_Result	result = inner.tuple_delete(rel, tid, cid, snapshot, crosscheck, wait, tmfd,
+											changing_part);
+
+	if (result == TM_Ok)
+		note(rel, MIP_PLACE_DELETE, tid, NULL);
+	return result;
+}
+
+static TM_Result
+mip_captured_update(Relation rel, ItemPointer otid, TupleTableSlot *slot, CommandId cid,
+					Snapshot snapshot, Snapshot crosscheck, bool wait, TM_FailureData *tmfd,
+					LockTupleMode *lockmode, MipUpdateIndexes *update_indexes)
+{
+	ItemPointerData old = *otid;	/* it may be the slot's own */
+	TM_Result	result = inner.tuple_update(rel, otid, slot, cid, snapshot, crosscheck, wait,
+											tmfd, lockmode, update_indexes);
+
+	if (result == TM_Ok)
+		note(rel, MIP_PLACE_UPDATE, &old, &slot->tts_tid);
+	return result;
+}
+
+/*
+ * Rewrites make a table of their own, new tables have no other file yet: what is
+ * left is TRUNCATE.
+ */
+static void
+mip_captured_set_new_file(Relation rel, const MipFileLocator *file, char persistence,
+						  TransactionId *freezeXid, MultiXactId *minmulti)
+{
+	MipPlaceFile place = {RelationGetRelid(rel), mip_filenumber(file)};
+	bool		truncates = mip_filenumber(&rel->MIP_RD_LOCATOR) != mip_filenumber(file);
+
+	inner.mip_set_new_file(rel, file, persistence, freezeXid, minmulti);
+	if (truncates && is_captured(rel))
+		mip_places_append(place, MIP_PLACE_TRUNCATE, NULL, NULL);
+}
+
+static void
+mip_captured_nontransactional_truncate(Relation rel)
+{
+	inner.relation_nontransactional_truncate(rel);
+	note(rel, MIP_PLACE_TRUNCATE, NULL, NULL);
+}
+
+void
+mip_tableam_capture(TableAmRoutine *routine)
+{
+	inner = *routine;
+	routine->tuple_insert = mip_captured_insert;
+	routine->tuple_complete_speculative = mip_captured_complete_speculative;
+	routine->multi_insert = mip_captured_multi_insert;
+	routine->tuple_delete = mip_captured_delete;
+	routine->tuple_update = mip_captured_update;
+	routine->mip_set_new_file = mip_captured_set_new_file;
+	routine->relation_nontransactional_truncate = mip_captured_nontransactional_truncate;
+}
+
+/* ---- the transaction ---- */
+
+bool
+mip_captures(void)
+{
+	return transaction == UNDECIDED ? capture_writeset : transaction == CAPTURED;
+}
+
+bool
+mip_capture_pause(bool pause)
+{
+	bool		before = paused;
+
+	paused = pause;
+	return before;
+}
+
+void
+mip_capture_at_eosubxact(bool commit, SubTransactionId mine, SubTransactionId parent)
+{
+	mip_places_at_eosubxact(commit, mine, parent);
+}
+
+void
+mip_capture_at_eoxact(bool commit)
+{
+	transaction = UNDECIDED;
+	paused = false;
+	mip_places_at_eoxact(commit);
+}
+
+/* ---- the setting ---- */
+
+/*
+ * What files, roles and databases say takes effect when it may; a SET that would
+ * have none is an error.
+ */
+static bool
+check_capture(bool *newval, void **extra, GucSource source)
+{
+	if (source != PGC_S_SESSION || transaction == UNDECIDED || *newval == mip_captures())
+		return true;
+	GUC_check_errcode(ERRCODE_ACTIVE_SQL_TRANSACTION);
+	GUC_check_errmsg("mip.capture_writeset cannot be changed in a transaction that has changed a mip table");
+	GUC_check_errhint("Set it at the beginning of the transaction.");
+	return false;
+}
+
+void
+mip_capture_init(void)
+{
+	DefineCustomBoolVariable("mip.capture_writeset",
+							 "Notes which rows of mip tables transactions change, for mip.writeset.",
+							 NULL,
+							 &capture_writeset,
+							 false,
+							 PGC_USERSET, 0, check_capture, NULL, NULL);
+}

@@ -1,0 +1,31 @@
+/*-------------------------------------------------------------------------
+ *
+ * capture.h
+ *	  Writesets: noting where a transaction changes rows of mip tables.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_CAPTURE_H
+#define MIP_CAPTURE_H
+
+#include "access/tableam.h"
+
+extern void mip_capture_init(void);
+
+/* Installs its wrappers over all others: what they see is done. */
+extern void mip_tableam_capture(TableAmRoutine *routine);
+
+/* Are the changes of this transaction captured, those that are still to come included? */
+extern bool mip_captures(void);
+
+/*
+ * Until it is called again with what it has returned, nothing is captured: what
+ * applies a writeset makes no changes of its own.
+ */
+extern bool mip_capture_pause(bool pause);
+
+extern void mip_capture_at_eosubxact(bool commit, SubTransactionId mine,
+									 SubTransactionId parent);
+extern void mip_capture_at_eoxact(bool commit);
+
+#endif							/* MIP_CAPTURE_H */

@@ -1,0 +1,77 @@
+/*-------------------------------------------------------------------------
+ *
+ * places.h
+ *	  Where a transaction has changed rows, in the order in which it has.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_PLACES_H
+#define MIP_PLACES_H
+
+#include "storage/itemptr.h"
+
+typedef enum MipPlaceOp
+{
+	MIP_PLACE_INSERT,
+	MIP_PLACE_UPDATE,
+	MIP_PLACE_DELETE,
+	MIP_PLACE_TRUNCATE
+} MipPlaceOp;
+
+/* One change: what is there to be read of it. 24 bytes, for there are many. */
+typedef struct MipPlace
+{
+	int64		number;			/* of the change, from 1 on */
+	ItemPointerData old;		/* of updates and deletes: the version replaced */
+	ItemPointerData new;		/* of insertions and updates */
+	uint32		op:2;			/* MipPlaceOp */
+	uint32		file:30;		/* mip_places_file says which */
+} MipPlace;
+
+/* A table, as it was stored when it was changed. */
+typedef struct MipPlaceFile
+{
+	Oid			relid;
+	Oid			filenumber;
+} MipPlaceFile;
+
+typedef struct MipPlaces MipPlaces;
+
+/* Those of this transaction. */
+extern MipPlaces *mip_places_mine(void);
+
+/* Appends a change of the current subtransaction. */
+extern void mip_places_append(MipPlaceFile file, MipPlaceOp op,
+							  const ItemPointerData *old, const ItemPointerData *new);
+
+/* How many there are. */
+extern int64 mip_places_count(const MipPlaces *places);
+
+/* The number given last, to a change that may have been rolled back since. */
+extern int64 mip_places_last(const MipPlaces *places);
+
+/* Which of them, counted from 0, is the first with a number above this one. */
+extern int64 mip_places_above(MipPlaces *places, int64 number);
+
+/* Copies up to n of them, from the one at `position` on; returns how many. */
+extern int	mip_places_read(MipPlaces *places, int64 position, MipPlace *into, int n);
+
+/* May there be a TRUNCATE among them? */
+extern bool mip_places_truncate(const MipPlaces *places);
+
+extern int	mip_places_files(const MipPlaces *places);
+extern MipPlaceFile mip_places_file(const MipPlaces *places, int i);
+
+/*
+ * A list of one's own, in this memory, which nothing is appended to: whoever fills
+ * it gives the numbers, and says which tables there are.
+ */
+extern MipPlaces *mip_places_create(MemoryContext memory);
+extern void mip_places_add_file(MipPlaces *places, MipPlaceFile file);
+extern void mip_places_add(MipPlaces *places, const MipPlace *place);
+
+extern void mip_places_at_eosubxact(bool commit, SubTransactionId mine,
+									SubTransactionId parent);
+extern void mip_places_at_eoxact(bool commit);
+
+#endif							/* MIP_PLACES_H */

@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * places_store.h
+ *	  Places of changes, as they are stored with a prepared instance.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_PLACES_STORE_H
+#define MIP_PLACES_STORE_H
+
+#include "tableam/places.h"
+
+extern bytea *mip_places_store(MipPlaces *places);
+
+/* In the current memory; `stored` must not be toasted. */
+extern MipPlaces *mip_places_load(const bytea *stored);
+
+#endif							/* MIP_PLACES_STORE_H */
