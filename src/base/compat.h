@@ -160,6 +160,19 @@ typedef RelFileNode MipFileLocator;
 #define mip_pgstat_count_heap_update(rel, newpage) pgstat_count_heap_update(rel, false)
 #endif
 
+/* Is this column computed when it is read? */
+#if PG_VERSION_NUM >= 180000
+#define MIP_IS_VIRTUAL(att) ((att)->attgenerated == ATTRIBUTE_GENERATED_VIRTUAL)
+#else
+#define MIP_IS_VIRTUAL(att) false
+#endif
+
+#if PG_VERSION_NUM >= 180000
+#define MIP_FK_IS_ENFORCED(fk) ((fk)->conenforced)
+#else
+#define MIP_FK_IS_ENFORCED(fk) true
+#endif
+
 /* Text arrays: 16 has builtin variants, the long form works everywhere. */
 #define mip_deconstruct_text_array(array, elems, nulls, n) \
 	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, elems, nulls, n)

@@ -1,0 +1,227 @@
+/*-------------------------------------------------------------------------
+ *
+ * describe.c
+ *	  A table as writesets describe it, and its rows as they have them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/genam.h"
+#include "access/nbtree.h"
+#include "access/tableam.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/lsyscache.h"
+#include "utils/relcache.h"
+
+#include "base/compat.h"
+#include "writeset/describe.h"
+
+/* ---- identity ---- */
+
+/*
+ * A deferrable key may be there twice for a while; one WITHOUT OVERLAPS is no index of
+ * equal values.
+ */
+static bool
+can_identify(Relation index)
+{
+	Form_pg_index form = index->rd_index;
+
+	return form->indisvalid && form->indisunique && form->indimmediate &&
+		!form->indisexclusion;
+}
+
+static Oid
+primary_key(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	Oid			result = InvalidOid;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index->rd_index->indisprimary && can_identify(index))
+			result = RelationGetRelid(index);
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+	return result;
+}
+
+static Oid
+identity_index(Relation rel)
+{
+	if (rel->rd_rel->relreplident == REPLICA_IDENTITY_INDEX)
+	{
+		Oid			index = RelationGetReplicaIndex(rel);
+
+		if (OidIsValid(index))
+			return index;
+	}
+	return primary_key(rel);
+}
+
+/* Have equal values of this key column equal bytes? As of deduplication in B-trees. */
+static bool
+is_exact(Relation index, int i)
+{
+	Oid			type = index->rd_opcintype[i];
+	Oid			proc = get_opfamily_proc(index->rd_opfamily[i], type, type,
+										 BTEQUALIMAGE_PROC);
+
+	return OidIsValid(proc) &&
+		DatumGetBool(OidFunctionCall1Coll(proc, index->rd_indcollation[i],
+										  ObjectIdGetDatum(type)));
+}
+
+/* ---- description ---- */
+
+static void
+describe_columns(Relation rel, MipwTable *table)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	MipwRelation *relation = &table->relation;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		MipwColumn *column = &relation->columns[relation->ncolumns];
+		MipwCodec  *codec = &table->codecs[relation->ncolumns];
+
+		if (att->attisdropped || MIP_IS_VIRTUAL(att))
+			continue;
+		mip_codec_init(codec, att->atttypid, att->atttypmod);
+		column->name = pstrdup(NameStr(att->attname));
+		column->type = format_type_be_qualified(att->atttypid);
+		column->width = codec->width;
+		column->flags = att->attgenerated ? MIPW_GENERATED : 0;
+		table->attnums[relation->ncolumns++] = att->attnum;
+	}
+}
+
+static void
+mark_key(MipwTable *table)
+{
+	Relation	index = index_open(table->index, AccessShareLock);
+
+	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+		for (int j = 0; j < table->relation.ncolumns; j++)
+			if (table->attnums[j] == index->rd_index->indkey.values[i])
+				table->relation.columns[j].flags |= MIPW_IDENTITY |
+					(is_exact(index, i) ? MIPW_EXACT : 0);
+	index_close(index, AccessShareLock);
+}
+
+static void
+mark_identity(MipwTable *table)
+{
+	MipwRelation *relation = &table->relation;
+
+	relation->whole = !OidIsValid(table->index);
+	if (!relation->whole)
+		mark_key(table);
+	for (int i = 0; i < relation->ncolumns; i++)
+	{
+		MipwColumn *column = &relation->columns[i];
+
+		if (relation->whole && !(column->flags & MIPW_GENERATED))
+			column->flags |= MIPW_IDENTITY;
+		if (column->flags & MIPW_IDENTITY)
+			relation->identity[relation->nidentity++] = i;
+	}
+}
+
+MipwTable *
+mip_describe(Relation rel)
+{
+	int			natts = RelationGetDescr(rel)->natts;
+	MipwTable  *table = palloc0(sizeof(MipwTable));
+	MipwRelation *relation = &table->relation;
+
+	relation->id = RelationGetRelid(rel);
+	relation->schema = get_namespace_name(RelationGetNamespace(rel));
+	relation->name = pstrdup(RelationGetRelationName(rel));
+	relation->columns = palloc0(natts * sizeof(MipwColumn) + 1);
+	relation->identity = palloc(natts * sizeof(int) + 1);
+	table->attnums = palloc(natts * sizeof(AttrNumber) + 1);
+	table->codecs = palloc(natts * sizeof(MipwCodec) + 1);
+	describe_columns(rel, table);
+	table->index = identity_index(rel);
+	mark_identity(table);
+	return table;
+}
+
+/* ---- rows ---- */
+
+static bool
+same_pointer(Datum a, Datum b)
+{
+	struct varlena *p = (struct varlena *) DatumGetPointer(a);
+	struct varlena *q = (struct varlena *) DatumGetPointer(b);
+
+	return VARATT_IS_EXTERNAL_ONDISK(p) && VARATT_IS_EXTERNAL_ONDISK(q) &&
+		memcmp(p, q, VARSIZE_EXTERNAL(p)) == 0;
+}
+
+bool
+mip_same_image(Form_pg_attribute att, Datum a, bool a_null, Datum b, bool b_null)
+{
+	if (a_null || b_null)
+		return a_null && b_null;
+	if (att->attlen == -1 && same_pointer(a, b))
+		return true;
+	return datum_image_eq(a, b, att->attbyval, att->attlen);
+}
+
+static void
+encode_attribute(MipwTable *table, int i, TupleTableSlot *slot, uint8 *room, MipwValue *value)
+{
+	int			att = table->attnums[i] - 1;
+
+	if (slot->tts_isnull[att])
+		*value = (MipwValue) {.there = true,.null = true};
+	else
+		mip_value_encode(&table->codecs[i], slot->tts_values[att], room, value);
+}
+
+static bool
+is_changed(MipwTable *table, int i, TupleTableSlot *old, TupleTableSlot *new)
+{
+	int			att = table->attnums[i] - 1;
+
+	return !mip_same_image(TupleDescAttr(new->tts_tupleDescriptor, att),
+						   old->tts_values[att], old->tts_isnull[att],
+						   new->tts_values[att], new->tts_isnull[att]);
+}
+
+void
+mip_change_body(StringInfo body, char op, MipwTable *table, TupleTableSlot *old,
+				TupleTableSlot *new)
+{
+	const MipwRelation *relation = &table->relation;
+	MipwValue  *identity = palloc(relation->nidentity * sizeof(MipwValue) + 1);
+	MipwValue  *row = palloc0(relation->ncolumns * sizeof(MipwValue) + 1);
+	uint8	   *room = palloc(2 * relation->ncolumns * MIPW_WIDEST + 1);
+
+	if (op == 'U' || op == 'D')
+	{
+		slot_getallattrs(old);
+		for (int i = 0; i < relation->nidentity; i++, room += MIPW_WIDEST)
+			encode_attribute(table, relation->identity[i], old, room, &identity[i]);
+	}
+	if (op == 'U' || op == 'I')
+	{
+		slot_getallattrs(new);
+		for (int i = 0; i < relation->ncolumns; i++, room += MIPW_WIDEST)
+			if (op == 'I' || is_changed(table, i, old, new))
+				encode_attribute(table, i, new, room, &row[i]);
+	}
+	mipw_body(body, op, relation, identity, row);
+}

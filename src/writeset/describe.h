@@ -1,0 +1,45 @@
+/*-------------------------------------------------------------------------
+ *
+ * describe.h
+ *	  A table as writesets describe it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_WRITESET_DESCRIBE_H
+#define MIP_WRITESET_DESCRIBE_H
+
+#include "utils/rel.h"
+
+#include "writeset/format.h"
+#include "writeset/values.h"
+
+typedef struct MipwTable
+{
+	MipwRelation relation;		/* its fingerprint is the writer's to set */
+	AttrNumber *attnums;		/* of relation.columns */
+	MipwCodec  *codecs;			/* likewise */
+	Oid			index;			/* that the identity is the key of, if it is one */
+} MipwTable;
+
+/*
+ * In the current memory context. Columns are those that are stored. The identity is
+ * the key of the index chosen as replica identity, else the primary key, if it is not
+ * deferrable, else the whole row.
+ */
+extern MipwTable *mip_describe(Relation rel);
+
+/*
+ * Appends the body of a change of a row, from the values of all its attributes as
+ * slots have them: `old` for U and D, `new` for I and U. Memory for texts is of the
+ * current context. To be called between mip_values_begin() and mip_values_end().
+ */
+extern void mip_change_body(StringInfo body, char op, MipwTable *table,
+							TupleTableSlot *old, TupleTableSlot *new);
+
+/*
+ * Are these values of an attribute the same, bit for bit? Of values that are stored out
+ * of line, and still where they were, it is known without reading them.
+ */
+extern bool mip_same_image(Form_pg_attribute att, Datum a, bool a_null, Datum b, bool b_null);
+
+#endif							/* MIP_WRITESET_DESCRIBE_H */

@@ -1,0 +1,263 @@
+/*-------------------------------------------------------------------------
+ *
+ * hashing.c
+ *	  Hashes of values: equal ones have the same, in every copy of a database.
+ *
+ * Equal is what the unique index takes for equal: 1.0 and 1.00, -0 and 0, texts by a
+ * nondeterministic collation. So the type's own extended hash function is called, of
+ * the operator family that has the index's equality. Where that would hash an OID,
+ * whose meaning is another one elsewhere, the text is hashed: of enums and reg*, and
+ * arrays of them, equal values have equal texts. Of composites and ranges around them
+ * that is not so; these, and types without such a function, are not hashed at all.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/hash.h"
+#include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "parser/parse_coerce.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+#include "writeset/hashing.h"
+
+/* Any number; it has to be the same for ever. */
+#define SEED	UINT64CONST(0x4d49505753455431)
+
+/* ---- types ---- */
+
+/* Is a value of it one OID, by which it is hashed? */
+static bool
+is_oid(Oid type)
+{
+	switch (type)
+	{
+		case REGCLASSOID:
+		case REGCOLLATIONOID:
+		case REGCONFIGOID:
+		case REGDICTIONARYOID:
+		case REGNAMESPACEOID:
+		case REGOPEROID:
+		case REGOPERATOROID:
+		case REGPROCOID:
+		case REGPROCEDUREOID:
+		case REGROLEOID:
+		case REGTYPEOID:
+			return true;
+		default:
+			return get_typtype(type) == TYPTYPE_ENUM;
+	}
+}
+
+static bool holds_oids(Oid type);
+
+static bool
+composite_holds_oids(Oid type)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc_copy(type, -1);
+	bool		result = false;
+
+	for (int i = 0; i < desc->natts && !result; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		result = !att->attisdropped && holds_oids(att->atttypid);
+	}
+	FreeTupleDesc(desc);
+	return result;
+}
+
+static bool
+holds_oids(Oid type)
+{
+	Oid			element;
+
+	check_stack_depth();
+	type = getBaseType(type);
+	if (is_oid(type))
+		return true;
+	if (OidIsValid(element = get_element_type(type)))
+		return holds_oids(element);
+	switch (get_typtype(type))
+	{
+		case TYPTYPE_COMPOSITE:
+			return composite_holds_oids(type);
+		case TYPTYPE_RANGE:
+			return holds_oids(get_range_subtype(type));
+		case TYPTYPE_MULTIRANGE:
+			return holds_oids(get_multirange_range(type));
+		default:
+			return false;
+	}
+}
+
+/* Its OIDs are hashed by text: is it nothing but one, or an array of such? */
+static bool
+is_oids(Oid type)
+{
+	Oid			element = get_element_type(type);
+
+	return is_oid(OidIsValid(element) ? getBaseType(element) : type);
+}
+
+/* ---- functions ---- */
+
+/* The extended hash function of a hash operator family that has this equality */
+static Oid
+function_of_operator(Oid eqop)
+{
+	CatCList   *list = SearchSysCacheList1(AMOPOPID, ObjectIdGetDatum(eqop));
+	Oid			result = InvalidOid;
+
+	for (int i = 0; i < list->n_members && !OidIsValid(result); i++)
+	{
+		Form_pg_amop amop = (Form_pg_amop) GETSTRUCT(&list->members[i]->tuple);
+
+		if (amop->amopmethod == HASH_AM_OID && amop->amopstrategy == HTEqualStrategyNumber &&
+			amop->amoplefttype == amop->amoprighttype)
+			result = get_opfamily_proc(amop->amopfamily, amop->amoplefttype,
+									   amop->amoplefttype, HASHEXTENDED_PROC);
+	}
+	ReleaseSysCacheList(list);
+	return result;
+}
+
+/* Of values that `eqop` compares; the default one knows about elements and columns. */
+static Oid
+hash_function(Oid type, Oid eqop)
+{
+	TypeCacheEntry *cache = lookup_type_cache(type, TYPECACHE_EQ_OPR |
+											  TYPECACHE_HASH_EXTENDED_PROC);
+
+	if (cache->eq_opr == eqop)
+		return cache->hash_extended_proc;
+	/* without looking into them whether these can be hashed is not known */
+	if (type_is_rowtype(type) || type_is_array(type) || type_is_range(type) ||
+		type_is_multirange(type))
+		return InvalidOid;
+	return function_of_operator(eqop);
+}
+
+static Oid
+index_column_type(Relation index, int i)
+{
+	AttrNumber	attnum = index->rd_index->indkey.values[i];
+
+	/* of a plain column: index columns may have a name's or an array's storage type */
+	if (attnum != 0)
+		return getBaseType(get_atttype(index->rd_index->indrelid, attnum));
+	return getBaseType(TupleDescAttr(RelationGetDescr(index), i)->atttypid);
+}
+
+bool
+mip_hasher_init(MipwHasher *hasher, Relation index, int i)
+{
+	Oid			opcintype = index->rd_opcintype[i];
+	Oid			eqop = get_opfamily_member(index->rd_opfamily[i], opcintype, opcintype,
+										   BTEqualStrategyNumber);
+	Oid			function;
+
+	memset(hasher, 0, sizeof(MipwHasher));
+	hasher->type = index_column_type(index, i);
+	hasher->collation = index->rd_indcollation[i];
+	if (holds_oids(hasher->type))
+	{
+		hasher->by_text = true;
+		if (is_oids(hasher->type))
+			mip_codec_init(&hasher->codec, hasher->type, -1);
+		return is_oids(hasher->type);
+	}
+	function = hash_function(hasher->type, eqop);
+	if (!OidIsValid(function))
+		return false;
+	fmgr_info(function, &hasher->hash);
+	return true;
+}
+
+/* The hash function, of another type, that gives equal values the same hashes */
+static Oid
+sibling_function(const MipwHasher *hasher, Oid type)
+{
+	Oid			family = lookup_type_cache(hasher->type, TYPECACHE_HASH_OPFAMILY)->hash_opf;
+
+	if (!OidIsValid(family) ||
+		get_opfamily_proc(family, hasher->type, hasher->type,
+						  HASHEXTENDED_PROC) != hasher->hash.fn_oid)
+		return InvalidOid;
+	return get_opfamily_proc(family, type, type, HASHEXTENDED_PROC);
+}
+
+bool
+mip_hasher_refer(MipwHasher *hasher, Oid type)
+{
+	Oid			function;
+
+	type = getBaseType(type);
+	if (type == hasher->type)
+		return true;
+	if (hasher->by_text)
+		return false;
+	if (IsBinaryCoercible(type, hasher->type))
+		return true;
+	if (OidIsValid(function = sibling_function(hasher, type)))
+	{
+		fmgr_info(function, &hasher->hash);
+		return true;
+	}
+	switch (find_coercion_pathway(hasher->type, type, COERCION_ASSIGNMENT, &function))
+	{
+		case COERCION_PATH_RELABELTYPE:
+			return true;
+		case COERCION_PATH_FUNC:
+			fmgr_info(function, &hasher->cast);
+			hasher->cast_nargs = get_func_nargs(function);
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* ---- values ---- */
+
+static Datum
+cast(MipwHasher *hasher, Datum value)
+{
+	if (hasher->cast_nargs == 1)
+		return FunctionCall1Coll(&hasher->cast, hasher->collation, value);
+	if (hasher->cast_nargs == 2)
+		return FunctionCall2Coll(&hasher->cast, hasher->collation, value, Int32GetDatum(-1));
+	return FunctionCall3Coll(&hasher->cast, hasher->collation, value, Int32GetDatum(-1),
+							 BoolGetDatum(false));
+}
+
+static uint64
+text_hash(MipwHasher *hasher, Datum value)
+{
+	uint8		room[MIPW_WIDEST];
+	MipwValue	text;
+
+	mip_value_encode(&hasher->codec, value, room, &text);
+	return hash_bytes_extended(text.data, text.length, SEED);
+}
+
+uint64
+mip_hasher_hash(MipwHasher *hasher, Datum value)
+{
+	if (hasher->by_text)
+		return text_hash(hasher, value);
+	if (OidIsValid(hasher->cast.fn_oid))
+		value = cast(hasher, value);
+	return DatumGetUInt64(FunctionCall2Coll(&hasher->hash, hasher->collation, value,
+											UInt64GetDatum(SEED)));
+}

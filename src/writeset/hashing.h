@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ *
+ * hashing.h
+ *	  Hashes of values: equal ones have the same, in every copy of a database.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_WRITESET_HASHING_H
+#define MIP_WRITESET_HASHING_H
+
+#include "fmgr.h"
+#include "utils/rel.h"
+
+#include "writeset/values.h"
+
+/* How values of a column of a unique index are hashed, or what refers to them */
+typedef struct MipwHasher
+{
+	FmgrInfo	hash;			/* extended; unless by_text */
+	bool		by_text;		/* of what the output function writes */
+	MipwCodec	codec;			/* by_text */
+	Oid			collation;
+	Oid			type;			/* of the index's column, not of a domain */
+	FmgrInfo	cast;			/* to that; fn_oid is 0 if none is needed */
+	int			cast_nargs;
+} MipwHasher;
+
+/* Of the index's key column i, by its equality; false if there is no hashing it. */
+extern bool mip_hasher_init(MipwHasher *hasher, Relation index, int i);
+
+/* Changes it to one of values of that type; false if there is no way. */
+extern bool mip_hasher_refer(MipwHasher *hasher, Oid type);
+
+extern uint64 mip_hasher_hash(MipwHasher *hasher, Datum value);
+
+#endif							/* MIP_WRITESET_HASHING_H */

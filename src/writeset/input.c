@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * input.c
+ *	  Writesets that come in by SQL.
+ *
+ * What format_decode.c leaves, since it takes a server: encodings.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/memutils.h"
+
+#include "writeset/input.h"
+
+void
+mip_writeset_invalid(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
+			 errmsg("this is not a writeset of pg_mip"),
+			 errdetail("In the given bytes: %s.", detail)));
+}
+
+static void *
+alloc(size_t size)
+{
+	return MemoryContextAllocHuge(CurrentMemoryContext, size);
+}
+
+char *
+mip_writeset_text(const MipwSet *set, const void *data, size_t length)
+{
+	char	   *text = palloc(length + 1);
+	char	   *converted;
+
+	memcpy(text, data, length);
+	text[length] = '\0';
+	if (!pg_verify_mbstr(set->encoding, text, length, true))
+		mip_writeset_invalid("a text is not valid in its encoding");
+	if (set->encoding == GetDatabaseEncoding())
+		return text;
+	converted = pg_any_to_server(text, length, set->encoding);
+	if (converted != text)
+		pfree(text);
+	return converted;
+}
+
+static char *
+name_of(const MipwSet *set, const char *name)
+{
+	return mip_writeset_text(set, name, strlen(name));
+}
+
+const MipwSet *
+mip_writeset_open(struct varlena *bytes)
+{
+	MipwSet    *set = palloc(sizeof(MipwSet));
+	const char *wrong = mipw_decode(VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes), alloc, set);
+
+	if (wrong)
+		mip_writeset_invalid(wrong);
+	if (!PG_VALID_BE_ENCODING(set->encoding))
+		mip_writeset_invalid("its encoding is unknown");
+	for (uint32 i = 0; i < set->nrelations; i++)
+	{
+		MipwRelation *relation = &set->relations[i];
+
+		relation->schema = name_of(set, relation->schema);
+		relation->name = name_of(set, relation->name);
+		for (int j = 0; j < relation->ncolumns; j++)
+		{
+			relation->columns[j].name = name_of(set, relation->columns[j].name);
+			relation->columns[j].type = name_of(set, relation->columns[j].type);
+		}
+	}
+	return set;
+}

@@ -1,0 +1,487 @@
+/*-------------------------------------------------------------------------
+ *
+ * keys.c
+ *	  Keys of changes: what two writesets are compared by.
+ *
+ * A key is a hash of a table's name, the names of the key's columns, and the values.
+ * The table is the topmost partitioned one that the unique index belongs to: so a row
+ * has the same key whatever partition it is in, and whoever refers to it, to whatever
+ * partition or parent, meets it. By names, not OIDs: copies are compared.
+ *
+ * Where there is no hashing the values, the change claims the relation as a whole
+ * (of the same table), and that meets all changes, since each has R on it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/index.h"
+#include "catalog/partition.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_constraint.h"
+#include "common/hashfn.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "writeset/hashing.h"
+#include "writeset/keys.h"
+
+/* Stands for a null in a key; any number. */
+#define NULL_HASH		UINT64CONST(0x9e3779b97f4a7c15)
+
+/* A unique index, or a foreign key */
+typedef struct MipwKeyDef
+{
+	uint64		seed;
+	uint64		relation;		/* the key of the relation that it is a key of */
+	bool		reference;		/* a foreign key */
+	bool		hashed;			/* else the relation's key stands for it */
+	uint8		unhashed_mode;	/* of references: how */
+	bool		identity;
+	bool		nulls;			/* nulls are equal */
+	bool		computed;		/* has expressions or a predicate */
+	int			ncolumns;
+	AttrNumber *attnums;		/* here; 0: an expression */
+	MipwHasher *hashers;
+	IndexInfo  *info;			/* of an index */
+	ExprState  *predicate;		/* of an index, or NULL */
+} MipwKeyDef;
+
+struct MipwKeys
+{
+	Relation	rel;
+	MipwTable  *table;
+	EState	   *estate;
+	int			ndefs;
+	MipwKeyDef *defs;
+	bool		has_identity;
+	uint64		row_seed;		/* of keys that are the whole row */
+	int			nrelations;
+	uint64	   *relations;		/* its own key, and those of what it is a partition of */
+	uint8		written;		/* strongest mode of relations written, or 0 */
+};
+
+/* ---- hashes of names ---- */
+
+static uint64
+add_name(uint64 hash, const char *name)
+{
+	return hash_combine64(hash, hash_bytes_extended((const unsigned char *) name,
+													strlen(name), 0));
+}
+
+static uint64
+relation_hash(Oid relid)
+{
+	uint64		hash = add_name(0, get_namespace_name(get_rel_namespace(relid)));
+
+	return add_name(hash, get_rel_name(relid));
+}
+
+static Oid
+topmost_index(Oid index)
+{
+	return get_rel_relispartition(index) ? llast_oid(get_partition_ancestors(index)) : index;
+}
+
+/* Seed, and the relation's key, of keys of this unique index. */
+static void
+name_key(MipwKeyDef *def, Oid indexid)
+{
+	Relation	index = index_open(topmost_index(indexid), AccessShareLock);
+	Form_pg_index form = index->rd_index;
+
+	def->relation = relation_hash(form->indrelid);
+	def->seed = def->relation;
+	for (int i = 0; i < form->indnkeyatts; i++)
+	{
+		AttrNumber	attnum = form->indkey.values[i];
+		char	   *name = attnum ? get_attname(form->indrelid, attnum, false) : "";
+
+		def->seed = add_name(def->seed, name);
+	}
+	index_close(index, AccessShareLock);
+}
+
+/* ---- what there is ---- */
+
+static void
+init_hashers(MipwKeyDef *def, Relation index)
+{
+	def->ncolumns = index->rd_index->indnkeyatts;
+	def->attnums = palloc(def->ncolumns * sizeof(AttrNumber));
+	def->hashers = palloc(def->ncolumns * sizeof(MipwHasher));
+	/* an exclusion constraint's operators are others than equality */
+	def->hashed = !index->rd_index->indisexclusion && index->rd_rel->relam == BTREE_AM_OID;
+	for (int i = 0; i < def->ncolumns; i++)
+	{
+		def->attnums[i] = index->rd_index->indkey.values[i];
+		def->hashed = def->hashed && mip_hasher_init(&def->hashers[i], index, i);
+	}
+}
+
+static void
+add_index(MipwKeys *keys, Relation index)
+{
+	MipwKeyDef *def = &keys->defs[keys->ndefs++];
+
+	memset(def, 0, sizeof(MipwKeyDef));
+	name_key(def, RelationGetRelid(index));
+	init_hashers(def, index);
+	def->unhashed_mode = MIPW_K;
+	def->identity = RelationGetRelid(index) == keys->table->index;
+	def->nulls = index->rd_index->indnullsnotdistinct;
+	def->info = BuildIndexInfo(index);
+	def->computed = def->info->ii_Expressions != NIL || def->info->ii_Predicate != NIL;
+	if (def->info->ii_Predicate != NIL)
+		def->predicate = ExecPrepareQual(def->info->ii_Predicate, keys->estate);
+	keys->has_identity |= def->identity;
+}
+
+static void
+add_indexes(MipwKeys *keys)
+{
+	List	   *indexes = RelationGetIndexList(keys->rel);
+	ListCell   *cell;
+
+	keys->defs = palloc((list_length(indexes) + 1) * sizeof(MipwKeyDef));
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		/* one that is being built may be unique, too */
+		if ((index->rd_index->indisunique || index->rd_index->indisexclusion) &&
+			index->rd_index->indisready)
+			add_index(keys, index);
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+}
+
+/* The index that a foreign key refers to */
+static Oid
+referenced_index(Oid constraint)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(constraint));
+	Oid			result;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for constraint %u", constraint);
+	result = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+static AttrNumber
+referring_column(const ForeignKeyCacheInfo *fk, AttrNumber referenced)
+{
+	for (int i = 0; i < fk->nkeys; i++)
+		if (fk->confkey[i] == referenced)
+			return fk->conkey[i];
+	elog(ERROR, "column %d is not of foreign key %u", referenced, fk->conoid);
+}
+
+/* Columns here of those of the index; what is hashed there must be hashed here. */
+static void
+refer(MipwKeys *keys, MipwKeyDef *def, const ForeignKeyCacheInfo *fk)
+{
+	bool		hashed_there = def->hashed;
+
+	for (int i = 0; i < def->ncolumns; i++)
+	{
+		def->attnums[i] = referring_column(fk, def->attnums[i]);
+		if (def->hashed)
+			def->hashed = mip_hasher_refer(&def->hashers[i],
+										   TupleDescAttr(RelationGetDescr(keys->rel),
+														 def->attnums[i] - 1)->atttypid);
+	}
+	/* there K is on the relation as well, or else is of keys that cannot be met */
+	def->unhashed_mode = hashed_there ? MIPW_K : MIPW_R;
+}
+
+static bool
+same_reference(const MipwKeyDef *a, const MipwKeyDef *b)
+{
+	return a->reference && b->reference && a->seed == b->seed &&
+		memcmp(a->attnums, b->attnums, a->ncolumns * sizeof(AttrNumber)) == 0;
+}
+
+static void
+add_reference(MipwKeys *keys, const ForeignKeyCacheInfo *fk)
+{
+	MipwKeyDef *def = &keys->defs[keys->ndefs];
+	Oid			indexid = referenced_index(fk->conoid);
+	Relation	index;
+
+	memset(def, 0, sizeof(MipwKeyDef));
+	index = index_open(indexid, AccessShareLock);
+	name_key(def, indexid);
+	init_hashers(def, index);
+	index_close(index, AccessShareLock);
+	def->reference = true;
+	refer(keys, def, fk);
+	/* a key to a partitioned table is one to each partition, too */
+	for (int i = 0; i < keys->ndefs; i++)
+		if (same_reference(&keys->defs[i], def))
+			return;
+	keys->ndefs++;
+}
+
+static void
+add_references(MipwKeys *keys)
+{
+	List	   *fks = copyObject(RelationGetFKeyList(keys->rel));
+	ListCell   *cell;
+
+	keys->defs = repalloc(keys->defs, (keys->ndefs + list_length(fks) + 1) * sizeof(MipwKeyDef));
+	foreach(cell, fks)
+		if (MIP_FK_IS_ENFORCED(lfirst_node(ForeignKeyCacheInfo, cell)))
+			add_reference(keys, lfirst_node(ForeignKeyCacheInfo, cell));
+	list_free_deep(fks);
+}
+
+static void
+add_relations(MipwKeys *keys)
+{
+	Oid			relid = RelationGetRelid(keys->rel);
+	List	   *above = keys->rel->rd_rel->relispartition ? get_partition_ancestors(relid) : NIL;
+	ListCell   *cell;
+
+	keys->relations = palloc((list_length(above) + 1) * sizeof(uint64));
+	keys->relations[keys->nrelations++] = relation_hash(relid);
+	keys->row_seed = add_name(keys->relations[0], "row");
+	foreach(cell, above)
+		keys->relations[keys->nrelations++] = relation_hash(lfirst_oid(cell));
+}
+
+MipwKeys *
+mip_keys_open(Relation rel, MipwTable *table)
+{
+	MipwKeys   *keys = palloc0(sizeof(MipwKeys));
+
+	keys->rel = rel;
+	keys->table = table;
+	keys->estate = CreateExecutorState();
+	add_indexes(keys);
+	add_references(keys);
+	add_relations(keys);
+	return keys;
+}
+
+void
+mip_keys_close(MipwKeys *keys)
+{
+	FreeExecutorState(keys->estate);
+}
+
+void
+mip_keys_restart(MipwKeys *keys)
+{
+	keys->written = 0;
+}
+
+/* ---- the key of a row ---- */
+
+static void
+key_values(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, Datum *values, bool *nulls)
+{
+	if (def->info)
+	{
+		FormIndexDatum(def->info, slot, keys->estate, values, nulls);
+		return;
+	}
+	for (int i = 0; i < def->ncolumns; i++)
+		values[i] = slot_getattr(slot, def->attnums[i], &nulls[i]);
+}
+
+/* The row's key; false if it has none. */
+static bool
+plain_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	key_values(keys, def, slot, values, nulls);
+	*hash = def->seed;
+	for (int i = 0; i < def->ncolumns; i++)
+	{
+		if (nulls[i] && !def->nulls)
+			return false;
+		if (def->hashed)
+			*hash = hash_combine64(*hash, nulls[i] ? NULL_HASH :
+								   mip_hasher_hash(&def->hashers[i], values[i]));
+	}
+	if (!def->hashed)
+		*hash = def->relation;
+	return true;
+}
+
+/*
+ * Expressions and predicates are the owner's code: it runs with his rights, as when he
+ * builds the index.
+ */
+static bool
+computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+{
+	ExprContext *econtext = GetPerTupleExprContext(keys->estate);
+	Oid			user;
+	int			context;
+	bool		there;
+
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(keys->rel->rd_rel->relowner,
+						   context | SECURITY_RESTRICTED_OPERATION);
+	econtext->ecxt_scantuple = slot;
+	there = (def->predicate == NULL || ExecQual(def->predicate, econtext)) &&
+		plain_key(keys, def, slot, hash);
+	SetUserIdAndSecContext(user, context);
+	ResetExprContext(econtext);
+	return there;
+}
+
+static bool
+row_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+{
+	return def->computed ? computed_key(keys, def, slot, hash) :
+		plain_key(keys, def, slot, hash);
+}
+
+/* Has nothing been changed that this key is of? True: perhaps. */
+static bool
+may_have_changed(MipwKeys *keys, const MipwKeyDef *def, TupleTableSlot *old, TupleTableSlot *new)
+{
+	if (def->computed)
+		return true;
+	for (int i = 0; i < def->ncolumns; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(keys->rel), def->attnums[i] - 1);
+		bool		old_null;
+		bool		new_null;
+		Datum		old_value = slot_getattr(old, def->attnums[i], &old_null);
+		Datum		new_value = slot_getattr(new, def->attnums[i], &new_null);
+
+		if (!mip_same_image(att, old_value, old_null, new_value, new_null))
+			return true;
+	}
+	return false;
+}
+
+/* ---- keys of a change ---- */
+
+/* An update's: what it has left alone is N of the identity, and nothing of others. */
+static void
+write_index_update(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer,
+				   TupleTableSlot *old, TupleTableSlot *new)
+{
+	bool		changed = may_have_changed(keys, def, old, new);
+	uint64		old_hash;
+	uint64		new_hash;
+	bool		was = false;
+	bool		is = false;
+
+	if (!changed && !def->identity)
+		return;
+	was = row_key(keys, def, old, &old_hash);
+	if (changed)
+	{
+		is = row_key(keys, def, new, &new_hash);
+		changed = was != is || (was && (old_hash != new_hash || !def->hashed));
+	}
+	if (changed && was)
+		mipw_write_key(writer, old_hash, MIPW_K);
+	if (changed && is)
+		mipw_write_key(writer, new_hash, MIPW_K);
+	if (!changed && was && def->identity)
+		mipw_write_key(writer, old_hash, MIPW_N);
+}
+
+static void
+write_index(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer, char op,
+			TupleTableSlot *old, TupleTableSlot *new)
+{
+	uint64		hash;
+
+	if (op == 'U')
+		write_index_update(keys, def, writer, old, new);
+	else if (row_key(keys, def, op == 'I' ? new : old, &hash))
+		mipw_write_key(writer, hash, MIPW_K);
+}
+
+/* A reference counts that has been set: it is what the row must find. */
+static void
+write_reference(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer, char op,
+				TupleTableSlot *old, TupleTableSlot *new)
+{
+	uint64		hash;
+
+	if (op == 'D' || (op == 'U' && !may_have_changed(keys, def, old, new)))
+		return;
+	if (row_key(keys, def, new, &hash))
+		mipw_write_key(writer, hash, def->hashed ? MIPW_R : def->unhashed_mode);
+}
+
+/* Of a table without identity: the old row's bytes, in whatever order the columns are. */
+static void
+write_whole_row(MipwKeys *keys, MipwWriter *writer, TupleTableSlot *old)
+{
+	const MipwRelation *relation = &keys->table->relation;
+	uint64		hash = keys->row_seed;
+
+	slot_getallattrs(old);
+	for (int i = 0; i < relation->nidentity; i++)
+	{
+		int			column = relation->identity[i];
+		int			att = keys->table->attnums[column] - 1;
+		uint8		room[MIPW_WIDEST];
+		MipwValue	value;
+		uint64		seed;
+
+		if (old->tts_isnull[att])
+			continue;
+		mip_value_encode(&keys->table->codecs[column], old->tts_values[att], room, &value);
+		seed = add_name(keys->row_seed, relation->columns[column].name);
+		hash += hash_bytes_extended(value.data, value.length, seed);
+	}
+	mipw_write_key(writer, hash, MIPW_K);
+}
+
+static void
+write_relations(MipwKeys *keys, MipwWriter *writer, char op)
+{
+	uint8		mode = op == 'T' ? MIPW_K : MIPW_R;
+
+	if (keys->written >= mode)
+		return;
+	mipw_write_key(writer, keys->relations[0], mode);
+	for (int i = 1; i < keys->nrelations; i++)
+		mipw_write_key(writer, keys->relations[i], MIPW_R);
+	keys->written = mode;
+}
+
+void
+mip_keys_write(MipwKeys *keys, MipwWriter *writer, char op, TupleTableSlot *old,
+			   TupleTableSlot *new)
+{
+	write_relations(keys, writer, op);
+	if (op == 'T')
+		return;
+	for (int i = 0; i < keys->ndefs; i++)
+	{
+		MipwKeyDef *def = &keys->defs[i];
+
+		if (def->reference)
+			write_reference(keys, def, writer, op, old, new);
+		else
+			write_index(keys, def, writer, op, old, new);
+	}
+	if (op != 'I' && !keys->has_identity)
+		write_whole_row(keys, writer, old);
+}

@@ -1,0 +1,353 @@
+/*-------------------------------------------------------------------------
+ *
+ * values.c
+ *	  Values as writesets have them.
+ *
+ * Built-in types of fixed width are sent as they are, little-endian. None of them
+ * holds an OID of this database, whose meaning would be another one elsewhere, and
+ * none has changed its bytes between majors, as interval has, where infinity came
+ * with 17. All others are sent as text: enums, arrays, composites, ranges, domains,
+ * reg*, numeric, json, geometry, and whatever extensions bring.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "datatype/timestamp.h"
+#include "utils/builtins.h"
+#include "utils/date.h"
+#include "utils/guc.h"
+#include "utils/inet.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "base/compat.h"
+#include "writeset/input.h"
+#include "writeset/values.h"
+
+/* ---- settings ---- */
+
+/* What output and input functions go by */
+static const struct
+{
+	const char *name;
+	const char *value;
+}			settings[] =
+{
+	{"bytea_output", "hex"},
+	{"DateStyle", "ISO, YMD"},
+	{"extra_float_digits", "1"},
+	{"IntervalStyle", "postgres"},
+	{"lc_monetary", "C"},
+	{"quote_all_identifiers", "off"},
+	{"search_path", ""},
+	{"TimeZone", "UTC"},
+	{"xmlbinary", "base64"},
+	{"xmloption", "content"},
+};
+
+int
+mip_values_begin(void)
+{
+	int			level = NewGUCNestLevel();
+
+	for (size_t i = 0; i < lengthof(settings); i++)
+		(void) set_config_option(settings[i].name, settings[i].value, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	return level;
+}
+
+void
+mip_values_end(int level)
+{
+	AtEOXact_GUC(true, level);
+}
+
+/* ---- of fixed width ---- */
+
+static uint64
+bytes_number(const uint8 *bytes, int width)
+{
+	uint64		value = 0;
+
+	for (int i = 0; i < width; i++)
+		value |= (uint64) bytes[i] << (8 * i);
+	return value;
+}
+
+static void
+number_bytes(uint8 *bytes, uint64 value, int width)
+{
+	for (int i = 0; i < width; i++)
+		bytes[i] = value >> (8 * i);
+}
+
+/* Of types by reference that are an array of bytes anyway */
+static bool
+is_raw(Oid type)
+{
+	return type == UUIDOID || type == MACADDROID || type == MACADDR8OID;
+}
+
+static void
+fixed_encode(const MipwCodec *codec, Datum datum, uint8 *bytes)
+{
+	if (is_raw(codec->type))
+		memcpy(bytes, DatumGetPointer(datum), codec->width);
+	else if (codec->type == TIMETZOID)
+	{
+		TimeTzADT  *time = DatumGetTimeTzADTP(datum);
+
+		number_bytes(bytes, time->time, 8);
+		number_bytes(bytes + 8, (uint32) time->zone, 4);
+	}
+	else if (codec->width == 8)
+		number_bytes(bytes, DatumGetInt64(datum), 8);
+	else
+		number_bytes(bytes, datum, codec->width);
+}
+
+static Datum
+fixed_datum(Oid type, int width, const uint8 *bytes)
+{
+	uint64		number = bytes_number(bytes, Min(width, 8));
+
+	if (is_raw(type))
+		return PointerGetDatum(memcpy(palloc(width), bytes, width));
+	if (type == TIMETZOID)
+	{
+		TimeTzADT  *time = palloc(sizeof(TimeTzADT));
+
+		time->time = number;
+		time->zone = (int32) bytes_number(bytes + 8, 4);
+		return TimeTzADTPGetDatum(time);
+	}
+	switch (width)
+	{
+		case 1:
+			return CharGetDatum((char) number);
+		case 2:
+			return Int16GetDatum((int16) number);
+		case 4:
+			return Int32GetDatum((int32) number);
+		default:
+			return Int64GetDatum((int64) number);
+	}
+}
+
+static bool
+time_is_valid(int64 time)
+{
+	return time >= 0 && time <= USECS_PER_DAY;
+}
+
+/* Types whose functions rely on more than the width */
+static bool
+fixed_is_valid(Oid type, Datum datum)
+{
+	switch (type)
+	{
+		case DATEOID:
+			{
+				DateADT		date = DatumGetDateADT(datum);
+
+				return DATE_NOT_FINITE(date) || IS_VALID_DATE(date);
+			}
+		case TIMEOID:
+			return time_is_valid(DatumGetTimeADT(datum));
+		case TIMETZOID:
+			{
+				TimeTzADT  *time = DatumGetTimeTzADTP(datum);
+
+				return time_is_valid(time->time) &&
+					time->zone > -TZDISP_LIMIT && time->zone < TZDISP_LIMIT;
+			}
+		case TIMESTAMPOID:
+		case TIMESTAMPTZOID:
+			{
+				Timestamp	timestamp = DatumGetTimestamp(datum);
+
+				return TIMESTAMP_NOT_FINITE(timestamp) || IS_VALID_TIMESTAMP(timestamp);
+			}
+		default:
+			return true;
+	}
+}
+
+static Datum
+fixed_decode(Oid type, int width, const uint8 *bytes)
+{
+	Datum		datum = fixed_datum(type, width, bytes);
+
+	if (!fixed_is_valid(type, datum))
+		mip_writeset_invalid("a date or time is out of range");
+	return datum;
+}
+
+/* ---- both ways ---- */
+
+void
+mip_codec_init(MipwCodec *codec, Oid type, int32 typmod)
+{
+	char	   *name = format_type_be_qualified(type);
+	Oid			function;
+	bool		varlena;
+
+	memset(codec, 0, sizeof(MipwCodec));
+	codec->type = type;
+	codec->typmod = typmod;
+	codec->width = mipw_width(name);
+	pfree(name);
+	get_typlenbyval(type, &codec->typlen, &codec->typbyval);
+	codec->plain = type == TEXTOID || type == VARCHAROID || type == BPCHAROID ||
+		type == BYTEAOID;
+	if (codec->width != MIPW_TEXT)
+		return;
+	getTypeOutputInfo(type, &function, &varlena);
+	fmgr_info(function, &codec->output);
+	getTypeInputInfo(type, &function, &codec->ioparam);
+	fmgr_info(function, &codec->input);
+}
+
+void
+mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
+{
+	value->there = true;
+	value->null = false;
+	if (codec->width > 0)
+	{
+		fixed_encode(codec, datum, room);
+		value->data = room;
+		value->length = codec->width;
+	}
+	else if (codec->plain)
+	{
+		struct varlena *bytes = PG_DETOAST_DATUM_PACKED(datum);
+
+		value->data = (const uint8 *) VARDATA_ANY(bytes);
+		value->length = VARSIZE_ANY_EXHDR(bytes);
+	}
+	else
+	{
+		char	   *text = OutputFunctionCall(&codec->output, datum);
+
+		value->data = (const uint8 *) text;
+		value->length = strlen(text);
+	}
+}
+
+/*
+ * Calls the input function. A text that is none of the type makes it no writeset;
+ * what else there may be wrong, as an interrupt, stays what it is.
+ */
+static Datum
+input_call(MipwCodec *codec, char *text)
+{
+	MemoryContext context = CurrentMemoryContext;
+	Datum		result = 0;
+
+	PG_TRY();
+	{
+		result = InputFunctionCall(&codec->input, text, codec->ioparam, codec->typmod);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		if (ERRCODE_TO_CATEGORY(geterrcode()) != ERRCODE_DATA_EXCEPTION)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		mip_writeset_invalid(error->message);
+	}
+	PG_END_TRY();
+	return result;
+}
+
+Datum
+mip_value_decode(MipwCodec *codec, const MipwSet *set, const MipwValue *value)
+{
+	struct varlena *result;
+	char	   *text;
+
+	if (codec->width > 0)
+		return fixed_decode(codec->type, codec->width, value->data);
+	if (codec->width == MIPW_BYTES)
+		return PointerGetDatum(cstring_to_text_with_len((const char *) value->data,
+														value->length));
+	text = mip_writeset_text(set, value->data, value->length);
+	if (codec->plain && codec->typmod < 0)
+	{
+		result = cstring_to_text(text);
+		pfree(text);
+		return PointerGetDatum(result);
+	}
+	return input_call(codec, text);
+}
+
+/* ---- for people ---- */
+
+/* The types that mipw_width() has a width for */
+static Oid
+fixed_type(const char *name)
+{
+	static const struct
+	{
+		const char *name;
+		Oid			type;
+	}			types[] =
+	{
+		{"bigint", INT8OID},
+		{"boolean", BOOLOID},
+		{"\"char\"", CHAROID},
+		{"cid", CIDOID},
+		{"date", DATEOID},
+		{"double precision", FLOAT8OID},
+		{"integer", INT4OID},
+		{"macaddr", MACADDROID},
+		{"macaddr8", MACADDR8OID},
+		{"oid", OIDOID},
+		{"pg_lsn", LSNOID},
+		{"real", FLOAT4OID},
+		{"smallint", INT2OID},
+		{"time with time zone", TIMETZOID},
+		{"time without time zone", TIMEOID},
+		{"timestamp with time zone", TIMESTAMPTZOID},
+		{"timestamp without time zone", TIMESTAMPOID},
+		{"uuid", UUIDOID},
+		{"xid", XIDOID},
+		{"xid8", XID8OID},
+	};
+
+	for (size_t i = 0; i < lengthof(types); i++)
+		if (strcmp(types[i].name, name) == 0)
+			return types[i].type;
+	elog(ERROR, "type %s has no width", name);
+}
+
+char *
+mip_value_text(const MipwSet *set, const MipwColumn *column, const MipwValue *value)
+{
+	Oid			type;
+	Oid			function;
+	bool		varlena;
+
+	if (column->width == MIPW_TEXT)
+		return mip_writeset_text(set, value->data, value->length);
+	if (column->width == MIPW_BYTES)
+	{
+		text	   *bytes = cstring_to_text_with_len((const char *) value->data, value->length);
+
+		return DatumGetCString(DirectFunctionCall1(byteaout, PointerGetDatum(bytes)));
+	}
+	/* before 16, charout would write a byte that is no character */
+	if (column->width == 1 && value->data[0] >= 0x80)
+		return psprintf("\\%03o", value->data[0]);
+	type = fixed_type(column->type);
+	getTypeOutputInfo(type, &function, &varlena);
+	return OidOutputFunctionCall(function, fixed_decode(type, column->width, value->data));
+}

@@ -1,0 +1,58 @@
+/*-------------------------------------------------------------------------
+ *
+ * values.h
+ *	  Values as writesets have them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_WRITESET_VALUES_H
+#define MIP_WRITESET_VALUES_H
+
+#include "fmgr.h"
+
+#include "writeset/format.h"
+
+/* How values of a column become bytes and the other way round. */
+typedef struct MipwCodec
+{
+	Oid			type;
+	int32		typmod;
+	int16		typlen;
+	bool		typbyval;
+	int			width;			/* mipw_width() of the type's name */
+	bool		plain;			/* varlena, whose bytes are its text, or bytea's */
+	FmgrInfo	output;			/* else; MIPW_TEXT only */
+	FmgrInfo	input;			/* as read; MIPW_TEXT only */
+	Oid			ioparam;
+} MipwCodec;
+
+/* Room for the bytes of a value that has a width */
+#define MIPW_WIDEST		16
+
+extern void mip_codec_init(MipwCodec *codec, Oid type, int32 typmod);
+
+/*
+ * Output and input functions have to be called under fixed settings, whatever the
+ * session's: an array of dates would not be read, or read wrongly, elsewhere. Between
+ * these two they are. An error ends it, too: the caller's settings come back.
+ */
+extern int	mip_values_begin(void);
+extern void mip_values_end(int level);
+
+/*
+ * The bytes of `datum`, as mipw_body() takes them. They are in `room`, which has
+ * MIPW_WIDEST bytes, or in the current memory context, or the datum's own.
+ */
+extern void mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value);
+
+/*
+ * The value of one that is there and not null, in the current memory context. What
+ * the type does not accept is refused with 22P03.
+ */
+extern Datum mip_value_decode(MipwCodec *codec, const MipwSet *set, const MipwValue *value);
+
+/* What the type's output function would write, in this database's encoding. */
+extern char *mip_value_text(const MipwSet *set, const MipwColumn *column,
+							const MipwValue *value);
+
+#endif							/* MIP_WRITESET_VALUES_H */
