@@ -203,6 +203,16 @@ CREATE FUNCTION mip.disable(relation regclass) RETURNS void
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_disable';
 COMMENT ON FUNCTION mip.disable(regclass) IS 'turns a table back into a heap table, in place';
 
+-- Writesets: what a transaction has changed, as bytes.
+CREATE FUNCTION mip.writeset(after bigint DEFAULT 0, max_bytes bigint DEFAULT NULL) RETURNS bytea
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_writeset';
+COMMENT ON FUNCTION mip.writeset(bigint, bigint) IS
+	'what this transaction has changed, if mip.capture_writeset is on: changes numbered above after, in parts of max_bytes';
+
+CREATE FUNCTION mip.writeset(xid text, xinst bigint) RETURNS bytea
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_writeset_prepared';
+COMMENT ON FUNCTION mip.writeset(text, bigint) IS 'what a prepared instance has changed';
+
 -- Not an error: a dump has to be restorable before the server's settings are made.
 DO $$
 DECLARE

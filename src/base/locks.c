@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_largeobject.h"
+#include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 
@@ -153,6 +154,28 @@ mip_own_strong_lock(LOCKTAG *tag)
 	visit_own_locks(find_strong, &found);
 	*tag = found.tag;
 	return found.mode;
+}
+
+/* Most of these locks are not in the part of the table that visit_own_locks sees. */
+Oid *
+mip_own_written_tables(int *n)
+{
+	LockData   *locks = GetLockStatusData();
+	Oid		   *tables = palloc(sizeof(Oid) * Max(locks->nelements, 1));
+	LOCKMASK	writes = 0;
+
+	for (LOCKMODE mode = RowExclusiveLock; mode <= MaxLockMode; mode++)
+		writes |= LOCKBIT_ON(mode);
+	*n = 0;
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *lock = &locks->locks[i];
+
+		if (lock->pid == MyProcPid && lock->locktag.locktag_type == LOCKTAG_RELATION &&
+			lock->locktag.locktag_field1 == MyDatabaseId && (lock->holdMask & writes) != 0)
+			tables[(*n)++] = lock->locktag.locktag_field2;
+	}
+	return tables;
 }
 
 static bool

@@ -38,6 +38,13 @@ extern bool mip_lock_blocks(const LockData *locks, const LockInstanceData *entry
  */
 extern LOCKMODE mip_own_strong_lock(LOCKTAG *tag);
 
+/*
+ * The tables of this database that this backend's transaction may have written to, by
+ * its locks on them: an array, of *n OIDs, some of them more than once. Copies the lock
+ * table.
+ */
+extern Oid *mip_own_written_tables(int *n);
+
 /* The advisory locks that this backend has, of MipOwnLock, in their order */
 extern List *mip_own_advisory_locks(void);
 extern int	mip_compare_own_locks(const MipOwnLock *a, const MipOwnLock *b);

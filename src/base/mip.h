@@ -43,4 +43,8 @@
 #define ERRCODE_MIP_NOT_USABLE	MAKE_SQLSTATE('M','P','0','0','6')
 #define ERRCODE_MIP_EXPIRED		MAKE_SQLSTATE('M','P','0','0','7')
 
+/* And of writesets */
+#define ERRCODE_MIP_REWRITTEN	MAKE_SQLSTATE('M','P','0','2','2')
+#define ERRCODE_MIP_ROLLED_BACK	MAKE_SQLSTATE('M','P','0','2','3')
+
 #endif							/* MIP_H */

@@ -36,6 +36,7 @@
 #include "mipt/expiry.h"
 #include "mipt/horizon.h"
 #include "mipt/mipt.h"
+#include "mipt/rows.h"
 #include "transam/decide.h"
 #include "transam/instance.h"
 #include "transam/statement.h"
@@ -364,7 +365,7 @@ mip_finished(PG_FUNCTION_ARGS)
 static void
 put_in_doubt(ReturnSetInfo *rsinfo, const MipLiving *found)
 {
-	MiptEntry  *entry = mipt_read_in_doubt(found->xid, found->xinst);
+	MiptEntry  *entry = mipt_read_in_doubt(found->xid, found->xinst, mipt_load);
 	Datum		values[6];
 	bool		nulls[6] = {false};
 

@@ -59,6 +59,7 @@ mipt_copy_loser(const MiptEntry *entry)
 	copy->result = copy_varlena(entry->result);
 	copy->sites = copy_varlena(entry->sites);
 	copy->links = NULL;
+	copy->places = NULL;
 	copy->row = NULL;
 	return copy;
 }

@@ -35,6 +35,8 @@ typedef struct MiptEntry
 	Oid			owner;
 	TimestampTz since;
 	bytea	   *links;			/* overlay links, NULL if none */
+	bytea	   *places;			/* of captured changes, NULL if none, or not
+								 * loaded */
 	bool		acknowledged;	/* nobody will ask for the result again */
 	TransactionId running;		/* whose row it is, if in progress */
 	ItemPointerData tid;		/* of the row; invalid if there is none */

@@ -128,12 +128,12 @@ mipt_read(const char *xid)
 }
 
 MiptEntry *
-mipt_read_in_doubt(const char *xid, int64 xinst)
+mipt_read_in_doubt(const char *xid, int64 xinst, void (*load) (MiptEntry *entry))
 {
 	MiptEntry  *entry = mipt_find(mipt_peek(xid), xinst);
 
 	mip_stop_point("peeked");
 	if (entry == NULL || entry->state != MIP_PREPARED || mipt_is_foreign(entry) || !may_see(entry))
 		return NULL;
-	return mipt_load_if_there(entry) ? entry : NULL;
+	return load == NULL || mipt_load_if_there(entry, load) ? entry : NULL;
 }

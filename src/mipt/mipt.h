@@ -43,8 +43,9 @@ extern List *mipt_read(const char *xid);
 /*
  * An instance in doubt, read without the family lock: nobody has to wait for
  * who is deciding it. NULL if it is not in doubt, or not any more, or the caller
- * may not see it.
+ * may not see it. `load`, or NULL, loads what is wanted of it.
  */
-extern MiptEntry *mipt_read_in_doubt(const char *xid, int64 xinst);
+extern MiptEntry *mipt_read_in_doubt(const char *xid, int64 xinst,
+									 void (*load) (MiptEntry *entry));
 
 #endif							/* MIP_MIPT_H */

@@ -127,14 +127,13 @@ mipt_load(MiptEntry *entry)
 	table_close(rel, AccessShareLock);
 }
 
-bytea *
-mipt_load_places(const MiptEntry *entry)
+void
+mipt_load_places(MiptEntry *entry)
 {
 	Relation	rel = open_mipt(AccessShareLock);
-	bytea	   *places = load_column(entry, Anum_places, RelationGetDescr(rel));
 
+	entry->places = load_column(entry, Anum_places, RelationGetDescr(rel));
 	table_close(rel, AccessShareLock);
-	return places;
 }
 
 ArrayType *
@@ -161,7 +160,7 @@ has_been_rolled_back(HeapTuple row)
 
 /* The loss of a value is an error, which needs a subtransaction. */
 bool
-mipt_load_if_there(MiptEntry *entry)
+mipt_load_if_there(MiptEntry *entry, void (*load) (MiptEntry *entry))
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -170,14 +169,14 @@ mipt_load_if_there(MiptEntry *entry)
 	Assert(IsTransactionState());
 	if (!HeapTupleHasExternal(entry->row))
 	{
-		mipt_load(entry);
+		load(entry);
 		return true;
 	}
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		mipt_load(entry);
+		load(entry);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();

@@ -36,17 +36,17 @@ extern List *mipt_rows(const char *xid);
 /* Texts, sites and links of a row. The caller holds the family lock. */
 extern void mipt_load(MiptEntry *entry);
 
+/* Where its changes were captured; likewise. */
+extern void mipt_load_places(MiptEntry *entry);
+
 /*
- * The same without the family lock. False if the instance has been rolled back,
+ * Either of them without the family lock. False if the instance has been rolled back,
  * and its values may be gone.
  */
-extern bool mipt_load_if_there(MiptEntry *entry);
+extern bool mipt_load_if_there(MiptEntry *entry, void (*load) (MiptEntry *entry));
 
 /* The site set of an entry. The caller holds the family lock. */
 extern ArrayType *mipt_sites(const MiptEntry *entry);
-
-/* Where its changes were captured; NULL if they were not. As mipt_load. */
-extern bytea *mipt_load_places(const MiptEntry *entry);
 
 /* Does the row of an entry have links, or places, loaded or not? */
 extern bool mipt_has_links(const MiptEntry *entry);

@@ -33,6 +33,7 @@
 #include "base/compat.h"
 #include "writeset/hashing.h"
 #include "writeset/keys.h"
+#include "writeset/values.h"
 
 /* Stands for a null in a key; any number. */
 #define NULL_HASH		UINT64CONST(0x9e3779b97f4a7c15)
@@ -280,6 +281,13 @@ void
 mip_keys_close(MipwKeys *keys)
 {
 	FreeExecutorState(keys->estate);
+}
+
+/* Of each index and foreign key old and new, of the whole row, of relations. */
+int
+mip_keys_most(const MipwKeys *keys)
+{
+	return 2 * keys->ndefs + 1 + keys->nrelations;
 }
 
 void

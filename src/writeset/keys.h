@@ -36,6 +36,9 @@ extern void mip_keys_close(MipwKeys *keys);
 extern void mip_keys_write(MipwKeys *keys, MipwWriter *writer, char op,
 						   TupleTableSlot *old, TupleTableSlot *new);
 
+/* How many that may be, at most */
+extern int	mip_keys_most(const MipwKeys *keys);
+
 /* The relation's own keys come once into each writer; so does what follows this. */
 extern void mip_keys_restart(MipwKeys *keys);
 

@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * build.c
+ *	  A writeset in the making: changes of rows of some tables.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "writeset/build.h"
+#include "writeset/describe.h"
+#include "writeset/format.h"
+#include "writeset/keys.h"
+#include "writeset/rights.h"
+#include "writeset/values.h"
+
+struct MipBuild
+{
+	MipwWriter *writer;
+	uint64		most;			/* bytes it may have */
+	bool		in_parts;		/* what is too much is for the next one */
+	bool		empty;
+	int			level;			/* of the settings */
+	MemoryContext row;			/* for one change at a time */
+};
+
+struct MipBuildTable
+{
+	MipwTable  *table;
+	MipwKeys   *keys;
+	bool		written;
+	uint32		number;			/* in the writeset, if it is written */
+};
+
+/* What a change has beside its body, and its share of what surrounds all */
+#define OVERHEAD	64
+
+MipBuild *
+mip_build_begin(int64 after, int64 max_bytes)
+{
+	MipBuild   *build = palloc0(sizeof(MipBuild));
+	uint64		most = MaxAllocSize - VARHDRSZ;
+
+	build->writer = mipw_begin(after + 1);
+	build->in_parts = max_bytes > 0;
+	build->most = build->in_parts ? Min(most, (uint64) max_bytes) : most;
+	build->empty = true;
+	build->row = AllocSetContextCreate(CurrentMemoryContext, "pg_mip change",
+									   ALLOCSET_DEFAULT_SIZES);
+	build->level = mip_values_begin();
+	return build;
+}
+
+MipBuildTable *
+mip_build_table(MipBuild *build, Relation rel)
+{
+	MipBuildTable *table = palloc0(sizeof(MipBuildTable));
+
+	mip_check_may_read(rel);
+	table->table = mip_describe(rel);
+	table->keys = mip_keys_open(rel, table->table);
+	return table;
+}
+
+void
+mip_build_close_table(MipBuildTable *table)
+{
+	mip_keys_close(table->keys);
+}
+
+/* At most; to be known before it is written */
+static uint64
+description_size(const MipwRelation *relation)
+{
+	uint64		size = OVERHEAD + strlen(relation->schema) + strlen(relation->name);
+
+	for (int i = 0; i < relation->ncolumns; i++)
+		size += 16 + strlen(relation->columns[i].name) + strlen(relation->columns[i].type);
+	return size;
+}
+
+static bool
+has_room(MipBuild *build, const MipBuildTable *table, const StringInfoData *body)
+{
+	uint64		size = mipw_size(build->writer) + body->len + OVERHEAD +
+		9 * mip_keys_most(table->keys);
+
+	if (!table->written)
+		size += description_size(&table->table->relation);
+	if (size <= build->most || (build->empty && build->in_parts))
+		return true;
+	if (!build->in_parts)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the writeset is longer than 1 GB"),
+				 errhint("Ask for parts of it: give max_bytes.")));
+	return false;
+}
+
+bool
+mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
+				 TupleTableSlot *old, TupleTableSlot *new)
+{
+	MemoryContext caller = MemoryContextSwitchTo(build->row);
+	StringInfoData body;
+	bool		fits;
+
+	initStringInfo(&body);
+	if (op != 'T')
+		mip_change_body(&body, op, table->table, old, new);
+	fits = has_room(build, table, &body);
+	if (fits)
+	{
+		if (!table->written)
+			table->number = mipw_write_relation(build->writer, &table->table->relation);
+		table->written = true;
+		mipw_write_change(build->writer, op, number, table->number, &body);
+		mip_keys_write(table->keys, build->writer, op, old, new);
+		build->empty = false;
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextReset(build->row);
+	return fits;
+}
+
+/* This database, wherever it is served */
+static uint64
+database_id(void)
+{
+	uint64		id[2] = {GetSystemIdentifier(), MyDatabaseId};
+
+	return Max(mipw_fnv(MIPW_FNV, id, sizeof(id)), 1);
+}
+
+struct varlena *
+mip_build_end(MipBuild *build, int64 last)
+{
+	mip_values_end(build->level);
+	MemoryContextDelete(build->row);
+	return mipw_end(build->writer, last, database_id(), GetDatabaseEncoding());
+}

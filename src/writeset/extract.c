@@ -1,0 +1,284 @@
+/*-------------------------------------------------------------------------
+ *
+ * extract.c
+ *	  The writeset of a transaction, from the places of its changes.
+ *
+ * Until the transaction has ended no version that it has made or replaced goes, nor
+ * the values that it has out of line: they are read where they are. But the table may
+ * have been written anew since, and then another row may be there, or none; so the
+ * file is compared first.
+ *
+ * TRUNCATE takes the changes before it, which are not there any more, nor needed. It
+ * does so here only: when its subtransaction rolls back they are there again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "family/current.h"
+#include "tableam/am.h"
+#include "tableam/capture.h"
+#include "writeset/build.h"
+#include "writeset/extract.h"
+#include "writeset/pending.h"
+
+#define READ_AT_A_TIME	256
+
+/* A table that has been changed */
+typedef struct Source
+{
+	Oid			relid;
+	int64		truncated;		/* the number of its last TRUNCATE, or 0 */
+	Relation	rel;			/* NULL: not opened yet */
+	Oid			filenumber;
+	MipBuildTable *table;
+	TupleTableSlot *old;
+	TupleTableSlot *new;
+} Source;
+
+typedef struct Extraction
+{
+	MipPlaces  *places;
+	MipBuild   *build;
+	HTAB	   *sources;		/* by relid */
+} Extraction;
+
+static void
+mip_check_after(MipPlaces *places, int64 after)
+{
+	int64		position = mip_places_above(places, after);
+	MipPlace	place;
+
+	if (after < 0 || after > mip_places_last(places))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("this transaction has made no change number " INT64_FORMAT " yet", after)));
+	if (after == 0 ||
+		(position > 0 && mip_places_read(places, position - 1, &place, 1) == 1 &&
+		 place.number == after))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_ROLLED_BACK),
+			 errmsg("change number " INT64_FORMAT " has been rolled back", after),
+			 errdetail("What has been extracted up to there is not what the transaction has done."),
+			 errhint("Begin again with after => 0, or with where the extraction was at the savepoint.")));
+}
+
+/* ---- tables ---- */
+
+static Source *
+source_of(Extraction *extraction, Oid relid)
+{
+	bool		found;
+	Source	   *source = hash_search(extraction->sources, &relid, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		memset(source, 0, sizeof(Source));
+		source->relid = relid;
+	}
+	return source;
+}
+
+static HTAB *
+create_sources(void)
+{
+	HASHCTL		ctl = {
+		.keysize = sizeof(Oid),
+		.entrysize = sizeof(Source),
+		.hcxt = CurrentMemoryContext,
+	};
+
+	return hash_create("pg_mip writeset", 16, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+pg_noreturn static void
+mip_refuse_rewritten(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_REWRITTEN),
+			 name ? errmsg("table \"%s\" has been rewritten since it was changed", name) :
+			 errmsg("a table has been dropped since it was changed"),
+			 errdetail("Its changes cannot be read any more."),
+			 errhint("Extract the writeset before the table is rewritten or dropped.")));
+}
+
+static void
+open_source(Extraction *extraction, Source *source)
+{
+	Relation	rel = try_relation_open(source->relid, AccessShareLock);
+
+	if (rel == NULL)
+		mip_refuse_rewritten(source->relid);
+	source->table = mip_build_table(extraction->build, rel);
+	source->filenumber = mip_filenumber(&rel->MIP_RD_LOCATOR);
+	source->old = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsBufferHeapTuple);
+	source->new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsBufferHeapTuple);
+	source->rel = rel;
+}
+
+/* The locks stay until the transaction ends, as those of any reader do. */
+static void
+close_sources(Extraction *extraction)
+{
+	HASH_SEQ_STATUS seq;
+	Source	   *source;
+
+	hash_seq_init(&seq, extraction->sources);
+	while ((source = hash_seq_search(&seq)) != NULL)
+	{
+		if (source->rel == NULL)
+			continue;
+		mip_build_close_table(source->table);
+		ExecDropSingleTupleTableSlot(source->old);
+		ExecDropSingleTupleTableSlot(source->new);
+		relation_close(source->rel, NoLock);
+	}
+}
+
+/* ---- places ---- */
+
+static void
+note_truncations(Extraction *extraction, int64 position)
+{
+	MipPlace	places[READ_AT_A_TIME];
+	int			n;
+
+	for (; position < mip_places_count(extraction->places); position += n)
+	{
+		n = mip_places_read(extraction->places, position, places, READ_AT_A_TIME);
+		for (int i = 0; i < n; i++)
+		{
+			MipPlaceFile file = mip_places_file(extraction->places, places[i].file);
+
+			if (places[i].op == MIP_PLACE_TRUNCATE)
+				source_of(extraction, file.relid)->truncated = places[i].number;
+		}
+	}
+}
+
+/* The row at a place. Which snapshot would see it does not matter. */
+static TupleTableSlot *
+read_row(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
+{
+	ItemPointerData at = *tid;
+
+	if (!mip_heap()->tuple_fetch_row_version(source->rel, &at, SnapshotAny, slot))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("pg_mip: a row version (%u,%u) that was changed in table \"%s\" is gone",
+						ItemPointerGetBlockNumber(&at), ItemPointerGetOffsetNumber(&at),
+						RelationGetRelationName(source->rel))));
+	return slot;
+}
+
+/* False: there is no room for it. */
+static bool
+extract_place(Extraction *extraction, const MipPlace *place)
+{
+	static const char ops[] = {
+		[MIP_PLACE_INSERT] = 'I',
+		[MIP_PLACE_UPDATE] = 'U',
+		[MIP_PLACE_DELETE] = 'D',
+		[MIP_PLACE_TRUNCATE] = 'T',
+	};
+	MipPlaceFile file = mip_places_file(extraction->places, place->file);
+	Source	   *source = source_of(extraction, file.relid);
+	TupleTableSlot *old = NULL;
+	TupleTableSlot *new = NULL;
+
+	if (place->number < source->truncated)
+		return true;
+	if (source->rel == NULL)
+		open_source(extraction, source);
+	if (place->op != MIP_PLACE_TRUNCATE && file.filenumber != source->filenumber)
+		mip_refuse_rewritten(source->relid);
+	if (place->op == MIP_PLACE_UPDATE || place->op == MIP_PLACE_DELETE)
+		old = read_row(source, &place->old, source->old);
+	if (place->op == MIP_PLACE_INSERT || place->op == MIP_PLACE_UPDATE)
+		new = read_row(source, &place->new, source->new);
+	return mip_build_change(extraction->build, source->table, ops[place->op], place->number,
+							old, new);
+}
+
+/* Returns the number of the last one that is extracted. */
+static int64
+extract_places(Extraction *extraction, int64 position, int64 after)
+{
+	MipPlace	places[READ_AT_A_TIME];
+	int64		last = after;
+	int			n;
+
+	for (; position < mip_places_count(extraction->places); position += n)
+	{
+		CHECK_FOR_INTERRUPTS();
+		n = mip_places_read(extraction->places, position, places, READ_AT_A_TIME);
+		for (int i = 0; i < n; i++)
+		{
+			if (!extract_place(extraction, &places[i]))
+				return last;
+			last = places[i].number;
+		}
+	}
+	return last;
+}
+
+struct varlena *
+mip_extract(MipPlaces *places, int64 after, int64 max_bytes)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(caller, "pg_mip extraction",
+												  ALLOCSET_DEFAULT_SIZES);
+	int64		position = mip_places_above(places, after);
+	Extraction	extraction = {.places = places};
+	struct varlena *writeset;
+	int64		last;
+
+	MemoryContextSwitchTo(context);
+	extraction.sources = create_sources();
+	extraction.build = mip_build_begin(after, max_bytes);
+	if (mip_places_truncate(places))
+		note_truncations(&extraction, position);
+	last = extract_places(&extraction, position, after);
+	close_sources(&extraction);
+	MemoryContextSwitchTo(caller);
+	writeset = mip_build_end(extraction.build, last);
+	MemoryContextDelete(context);
+	return writeset;
+}
+
+/* ---- of this transaction ---- */
+
+struct varlena *
+mip_extract_own(int64 after, int64 max_bytes)
+{
+	struct varlena *writeset;
+
+	if (!mip_captures())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the changes of this transaction are not captured"),
+				 errhint("Set mip.capture_writeset to on at its beginning.")));
+	mip_refuse_pending_triggers();
+	mip_check_after(mip_places_mine(), after);
+	writeset = mip_extract(mip_places_mine(), after, max_bytes);
+	/* [doomed-before-header] */
+	if (mip_in_transaction())
+		mip_check_doomed();
+	return writeset;
+}

@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * extract.h
+ *	  The writeset of a transaction, from the places of its changes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_WRITESET_EXTRACT_H
+#define MIP_WRITESET_EXTRACT_H
+
+#include "tableam/places.h"
+
+/*
+ * Changes numbered above `after`, as many of them as have room in max_bytes, if that is
+ * not 0. MP022 if one cannot be read any more.
+ */
+extern struct varlena *mip_extract(MipPlaces *places, int64 after, int64 max_bytes);
+
+/*
+ * Of this transaction, so far. 55000 if it is not captured, or if deferred triggers
+ * may still add to it; MP023 if `after` is a change that has been rolled back.
+ */
+extern struct varlena *mip_extract_own(int64 after, int64 max_bytes);
+
+#endif							/* MIP_WRITESET_EXTRACT_H */

@@ -1,0 +1,96 @@
+/*-------------------------------------------------------------------------
+ *
+ * prepared.c
+ *	  The writeset of a prepared instance.
+ *
+ * What it has changed stays where it is, and its locks keep the tables from being
+ * rewritten, as long as it is prepared. It may be ended by anybody at any time, which
+ * nobody should have to wait for, and values are turned into text by functions of
+ * others' choosing, for which no lock of ours is to be held [lock-let-go]. So it is
+ * looked at again behind it: what has been read counts if the instance is still
+ * prepared, since then it was all the time.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/resowner.h"
+
+#include "base/compat.h"
+#include "base/stop.h"
+#include "mipt/mipt.h"
+#include "mipt/rows.h"
+#include "tableam/places_store.h"
+#include "writeset/extract.h"
+#include "writeset/prepared.h"
+
+pg_noreturn static void
+refuse_unknown(const char *xid, int64 xinst)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("there is no prepared instance " INT64_FORMAT " of family \"%s\"", xinst, xid)));
+}
+
+static bool
+is_prepared(const char *xid, int64 xinst)
+{
+	return mipt_read_in_doubt(xid, xinst, NULL) != NULL;
+}
+
+/* An error is that of what has gone, if the instance has ended: a subtransaction tells. */
+static struct varlena *
+extract(const char *xid, int64 xinst, const bytea *places)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	struct varlena *volatile writeset = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		writeset = mip_extract(mip_places_load(places), 0, 0);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (is_prepared(xid, xinst))
+			ReThrowError(error);
+		refuse_unknown(xid, xinst);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return writeset;
+}
+
+struct varlena *
+mip_extract_prepared(const char *xid, int64 xinst)
+{
+	MiptEntry  *entry = mipt_read_in_doubt(xid, xinst, mipt_load_places);
+	struct varlena *writeset;
+
+	if (entry == NULL)
+		refuse_unknown(xid, xinst);
+	if (entry->places == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the changes of instance " INT64_FORMAT " of family \"%s\" have not been captured",
+						xinst, xid),
+				 errhint("Set mip.capture_writeset to on in its transaction.")));
+	mip_stop_point("places");
+	writeset = extract(xid, xinst, entry->places);
+	if (!is_prepared(xid, xinst))
+		refuse_unknown(xid, xinst);
+	return writeset;
+}

@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * rights.h
+ *	  Whose rows may be read into a writeset, and by whom.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_WRITESET_RIGHTS_H
+#define MIP_WRITESET_RIGHTS_H
+
+#include "utils/rel.h"
+
+/*
+ * May the current user have the values of this table's rows? 42501 if not. Not if row
+ * security applies to him: what is read is not only what he would see.
+ */
+extern void mip_check_may_read(Relation rel);
+
+#endif							/* MIP_WRITESET_RIGHTS_H */
