@@ -213,6 +213,11 @@ CREATE FUNCTION mip.writeset(xid text, xinst bigint) RETURNS bytea
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_writeset_prepared';
 COMMENT ON FUNCTION mip.writeset(text, bigint) IS 'what a prepared instance has changed';
 
+CREATE FUNCTION mip.writeset_apply(writeset bytea) RETURNS bigint
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_writeset_apply';
+COMMENT ON FUNCTION mip.writeset_apply(bytea) IS
+	'makes the changes of a writeset in this database; returns how many there were';
+
 -- Not an error: a dump has to be restorable before the server's settings are made.
 DO $$
 DECLARE

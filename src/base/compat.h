@@ -245,4 +245,65 @@ typedef RelFileNode MipFileLocator;
 #define MIP_STREAMS_IN_PARALLEL(ctx) false
 #endif
 
+/* ---- what applies a writeset ---- */
+
+#if PG_VERSION_NUM >= 180000
+#define mip_index_beginscan(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, NULL, nkeys, 0)
+#else
+#define mip_index_beginscan(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, nkeys, 0)
+#endif
+
+/* Enters a row into indexes without failing; the result are those where it may be a second one. */
+#if PG_VERSION_NUM >= 160000
+#define mip_insert_index_tuples(info, slot, estate, update, conflict, only_summarizing) \
+	ExecInsertIndexTuples(info, slot, estate, update, true, conflict, NIL, only_summarizing)
+#define MIP_UPDATES_INDEXES(indexes) ((indexes) != TU_None)
+#define MIP_UPDATES_SUMMARIES_ONLY(indexes) ((indexes) == TU_Summarizing)
+#else
+#define mip_insert_index_tuples(info, slot, estate, update, conflict, only_summarizing) \
+	ExecInsertIndexTuples(info, slot, estate, update, true, conflict, NIL)
+#define MIP_UPDATES_INDEXES(indexes) (indexes)
+#define MIP_UPDATES_SUMMARIES_ONLY(indexes) false
+#endif
+
+/* Which columns are updated is in the range table's entry, or beside it. */
+#if PG_VERSION_NUM >= 160000
+#define mip_add_permissions(estate, rte) addRTEPermissionInfo(&(estate)->es_rteperminfos, rte)
+#define mip_set_updated_columns(estate, rti, columns) \
+	(getRTEPermissionInfo((estate)->es_rteperminfos, exec_rt_fetch(rti, estate))->updatedCols = (columns))
+#else
+#define mip_add_permissions(estate, rte) ((void) 0)
+#define mip_set_updated_columns(estate, rti, columns) \
+	(exec_rt_fetch(rti, estate)->updatedCols = (columns))
+#endif
+
+#if PG_VERSION_NUM >= 180000
+#define mip_before_update_triggers(estate, epq, info, tid, slot) \
+	ExecBRUpdateTriggers(estate, epq, info, tid, NULL, slot, NULL, NULL, false)
+#define mip_before_delete_triggers(estate, epq, info, tid) \
+	ExecBRDeleteTriggers(estate, epq, info, tid, NULL, NULL, NULL, NULL, false)
+#elif PG_VERSION_NUM >= 160000
+#define mip_before_update_triggers(estate, epq, info, tid, slot) \
+	ExecBRUpdateTriggers(estate, epq, info, tid, NULL, slot, NULL, NULL)
+#define mip_before_delete_triggers(estate, epq, info, tid) \
+	ExecBRDeleteTriggers(estate, epq, info, tid, NULL, NULL, NULL, NULL)
+#else
+#define mip_before_update_triggers(estate, epq, info, tid, slot) \
+	ExecBRUpdateTriggers(estate, epq, info, tid, NULL, slot, NULL)
+#define mip_before_delete_triggers(estate, epq, info, tid) \
+	ExecBRDeleteTriggers(estate, epq, info, tid, NULL, NULL)
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#define mip_init_epq(epq, estate) EvalPlanQualInit(epq, estate, NULL, NIL, -1, NIL)
+#define mip_truncate_tables(rels, relids, logged) \
+	ExecuteTruncateGuts(rels, relids, logged, DROP_RESTRICT, false, false)
+#else
+#define mip_init_epq(epq, estate) EvalPlanQualInit(epq, estate, NULL, NIL, -1)
+#define mip_truncate_tables(rels, relids, logged) \
+	ExecuteTruncateGuts(rels, relids, logged, DROP_RESTRICT, false)
+#endif
+
 #endif							/* MIP_COMPAT_H */

@@ -44,6 +44,8 @@
 #define ERRCODE_MIP_EXPIRED		MAKE_SQLSTATE('M','P','0','0','7')
 
 /* And of writesets */
+#define ERRCODE_MIP_NO_ROW		MAKE_SQLSTATE('M','P','0','2','0')
+#define ERRCODE_MIP_OTHER_TABLE MAKE_SQLSTATE('M','P','0','2','1')
 #define ERRCODE_MIP_REWRITTEN	MAKE_SQLSTATE('M','P','0','2','2')
 #define ERRCODE_MIP_ROLLED_BACK	MAKE_SQLSTATE('M','P','0','2','3')
 

@@ -41,7 +41,8 @@ static enum
 	NOT_CAPTURED
 }			transaction;
 
-static bool paused;
+/* Nesting of the transaction where it was paused, or 0 */
+static int	paused;
 static TableAmRoutine inner;
 
 static bool
@@ -175,15 +176,18 @@ mip_captures(void)
 bool
 mip_capture_pause(bool pause)
 {
-	bool		before = paused;
+	bool		before = paused > 0;
 
-	paused = pause;
+	paused = pause ? GetCurrentTransactionNestLevel() : 0;
 	return before;
 }
 
 void
 mip_capture_at_eosubxact(bool commit, SubTransactionId mine, SubTransactionId parent)
 {
+	/* an error has ended what paused it */
+	if (!commit && paused >= GetCurrentTransactionNestLevel())
+		paused = 0;
 	mip_places_at_eosubxact(commit, mine, parent);
 }
 
@@ -191,7 +195,7 @@ void
 mip_capture_at_eoxact(bool commit)
 {
 	transaction = UNDECIDED;
-	paused = false;
+	paused = 0;
 	mip_places_at_eoxact(commit);
 }
 

@@ -1,0 +1,251 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.c
+ *	  Applying a writeset to the tables of this database.
+ *
+ * As a subscriber of logical replication does: rows are changed as they were where the
+ * writeset comes from, so nothing is fired or checked that has been there, but for what
+ * belongs to each table itself. One executor state serves for all changes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "commands/tablecmds.h"
+#include "commands/trigger.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "family/current.h"
+#include "tableam/capture.h"
+#include "writeset/apply.h"
+#include "writeset/apply_check.h"
+#include "writeset/apply_find.h"
+#include "writeset/apply_write.h"
+
+/* ---- rows ---- */
+
+static bool
+has_triggers(const MipTarget *target)
+{
+	return target->info->ri_TrigDesc != NULL;
+}
+
+static void
+require_row(const MipTarget *target, const MipwChange *change, bool found)
+{
+	if (found)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_NO_ROW),
+			 change->op == 'U' ?
+			 errmsg("a row of table \"%s\" that is to be updated is not there", target->name) :
+			 errmsg("a row of table \"%s\" that is to be deleted is not there", target->name),
+			 errdetail("It is identified by change %llu of the writeset.",
+					   (unsigned long long) change->number)));
+}
+
+static void
+apply_row(MipApply *apply, const MipwChange *change)
+{
+	AclMode		right = change->op == 'I' ? ACL_INSERT :
+		change->op == 'U' ? ACL_UPDATE : ACL_DELETE;
+	MipTarget  *target = mip_target_of(apply, change, right);
+
+	/* triggers see what came before */
+	if (has_triggers(target))
+		mip_apply_flush_all(apply);
+	if (change->op == 'I')
+		mip_apply_insert(apply, target, change);
+	else if (change->op == 'U')
+		require_row(target, change, mip_apply_update(apply, target, change));
+	else
+		require_row(target, change, mip_apply_delete(apply, target, change));
+}
+
+/* ---- TRUNCATE ---- */
+
+static void
+refuse_truncate_in_instance(const MipTarget *target)
+{
+	if (mip_in_transaction())
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("cannot truncate table \"%s\" in a MIP transaction", target->name),
+				 errdetail("Its lock would make instances of one request wait for each other.")));
+}
+
+typedef struct Truncation
+{
+	List	   *rels;
+	List	   *relids;
+	List	   *logged;
+	bool		triggers;
+} Truncation;
+
+static void
+add_truncated(MipApply *apply, Truncation *all, const MipwChange *change)
+{
+	MipTarget  *target = mip_target_of(apply, change, ACL_TRUNCATE);
+	Relation	rel = target->rel;
+	Oid			relid = RelationGetRelid(rel);
+
+	refuse_truncate_in_instance(target);
+	if (list_member_oid(all->relids, relid))
+		return;
+	LockRelationOid(relid, AccessExclusiveLock);
+	mip_target_close_indexes(target);
+	CheckTableNotInUse(rel, "TRUNCATE");
+	if (rel->trigdesc && (rel->trigdesc->trig_truncate_before_statement ||
+						  rel->trigdesc->trig_truncate_after_statement))
+		all->triggers = true;
+	all->rels = lappend(all->rels, rel);
+	all->relids = lappend_oid(all->relids, relid);
+	if (RelationIsLogicallyLogged(rel))
+		all->logged = lappend_oid(all->logged, relid);
+}
+
+/*
+ * Statement triggers fire as they do at a replica; if there are any, what they execute is
+ * executed as at a replica, too.
+ */
+static void
+truncate_tables(const Truncation *all)
+{
+	int			level = NewGUCNestLevel();
+	bool		pause;
+
+	if (all->triggers)
+		(void) set_config_option("session_replication_role", "replica", PGC_SUSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	pause = mip_capture_pause(true);
+	mip_truncate_tables(all->rels, all->relids, all->logged);
+	(void) mip_capture_pause(pause);
+	AtEOXact_GUC(true, level);
+}
+
+/*
+ * Truncates all that the writeset truncates next: tables that refer to each other can only
+ * be truncated together. Returns how many changes that were.
+ */
+static int64
+apply_truncations(MipApply *apply, MipwCursor *cursor, MipwChange *change)
+{
+	Truncation	all = {0};
+	int64		count = 0;
+	bool		more;
+
+	mip_apply_flush_all(apply);
+	mip_apply_own_settings(apply);
+	AfterTriggerEndQuery(apply->estate);	/* none must be pending */
+	do
+	{
+		MipwCursor	ahead;
+
+		apply->number = change->number;
+		add_truncated(apply, &all, change);
+		count++;
+		ahead = *cursor;
+		more = mipw_next(&ahead, change) && change->op == 'T';
+		if (more)
+			*cursor = ahead;
+	} while (more);
+	truncate_tables(&all);
+	AfterTriggerBeginQuery();
+	mip_apply_look_again(apply);
+	return count;
+}
+
+/* ---- all of it ---- */
+
+static void
+begin(MipApply *apply, const MipwSet *set, void (*check_table) (Relation rel))
+{
+	MemoryContext before;
+
+	memset(apply, 0, sizeof(MipApply));
+	apply->set = set;
+	apply->check_table = check_table;
+	apply->estate = CreateExecutorState();
+	before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
+	apply->targets = palloc0(Max(set->nrelations, 1) * sizeof(MipTarget *));
+	mip_init_epq(&apply->epq, apply->estate);
+	MemoryContextSwitchTo(before);
+	/* what this transaction has done before is seen, and told from what we do */
+	CommandCounterIncrement();
+	PushCopiedSnapshot(GetTransactionSnapshot());
+	UpdateActiveSnapshotCommandId();
+	apply->snapshot = apply->estate->es_snapshot = GetActiveSnapshot();
+	apply->first = GetCurrentCommandId(true);
+	AfterTriggerBeginQuery();
+}
+
+static void
+end(MipApply *apply)
+{
+	mip_apply_flush_all(apply);
+	mip_apply_check_doubts(apply);
+	apply->number = 0;
+	AfterTriggerEndQuery(apply->estate);
+	for (uint32 i = 0; i < apply->set->nrelations; i++)
+		if (apply->targets[i])
+			mip_target_close(apply->targets[i]);
+	EvalPlanQualEnd(&apply->epq);
+	ExecResetTupleTable(apply->estate->es_tupleTable, false);
+	FreeExecutorState(apply->estate);
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+}
+
+/* Which change has failed */
+static void
+add_context(void *arg)
+{
+	const MipApply *apply = arg;
+
+	if (apply->number > 0)
+		errcontext("change %llu of the writeset", (unsigned long long) apply->number);
+}
+
+int64
+mip_apply(const MipwSet *set, void (*check_table) (Relation rel))
+{
+	MipApply	apply;
+	MipwCursor	cursor = mipw_changes(set);
+	MipwChange	change;
+	ErrorContextCallback context = {error_context_stack, add_context, &apply};
+	int64		count = 0;
+
+	begin(&apply, set, check_table);
+	error_context_stack = &context;
+	while (mipw_next(&cursor, &change))
+	{
+		CHECK_FOR_INTERRUPTS();
+		apply.number = change.number;
+		apply.estate->es_output_cid = GetCurrentCommandId(true);
+		if (change.op == 'T')
+			count += apply_truncations(&apply, &cursor, &change);
+		else
+		{
+			MemoryContext before;
+
+			ResetPerTupleExprContext(apply.estate);
+			before = MemoryContextSwitchTo(GetPerTupleMemoryContext(apply.estate));
+			apply_row(&apply, &change);
+			MemoryContextSwitchTo(before);
+			count++;
+		}
+	}
+	end(&apply);
+	error_context_stack = context.previous;
+	return count;
+}

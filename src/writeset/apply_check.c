@@ -1,0 +1,122 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply_check.c
+ *	  Unique and exclusion constraints, once a writeset has been applied.
+ *
+ * All are taken for deferred until then, so that keys may be swapped: by an UPDATE under a
+ * DEFERRABLE constraint, or by two that were one behind the other until the writeset was
+ * compacted. Entries that are not the only ones of their key are looked at in the end,
+ * as PostgreSQL does for deferred constraints (unique_key_recheck): its own triggers for
+ * that are not fired, and constraints that are not DEFERRABLE have none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "writeset/apply_check.h"
+
+static void
+add_doubt(MipApply *apply, MipTarget *target, Oid index, ItemPointer tid)
+{
+	MipDoubt   *doubt;
+
+	if (apply->doubts == NULL)
+	{
+		apply->room = 64;
+		apply->doubts = MemoryContextAlloc(apply->estate->es_query_cxt,
+										   apply->room * sizeof(MipDoubt));
+	}
+	else if (apply->ndoubts == apply->room)
+	{
+		apply->room *= 2;
+		apply->doubts = repalloc_huge(apply->doubts, mul_size(apply->room, sizeof(MipDoubt)));
+	}
+	doubt = &apply->doubts[apply->ndoubts++];
+	doubt->target = target;
+	doubt->index = index;
+	doubt->tid = *tid;
+}
+
+void
+mip_apply_enter_indexes(MipApply *apply, MipTarget *target, TupleTableSlot *slot, bool update,
+						bool only_summarizing)
+{
+	bool		conflict = false;
+	List	   *doubtful;
+	ListCell   *lc;
+
+	if (target->info->ri_NumIndices == 0)
+		return;
+	/* as for a speculative insertion: nothing fails, nobody is waited for */
+	doubtful = mip_insert_index_tuples(target->info, slot, apply->estate, update, &conflict,
+									   only_summarizing);
+	foreach(lc, doubtful)
+		add_doubt(apply, target, lfirst_oid(lc), &slot->tts_tid);
+	list_free(doubtful);
+}
+
+/*
+ * Is the row, or a later version of it that has the same index entries, still there?
+ * `tid` becomes that version's.
+ */
+static bool
+is_there(Relation rel, ItemPointer tid, TupleTableSlot *slot)
+{
+	IndexFetchTableData *fetch = table_index_fetch_begin(rel);
+	bool		again = false;
+	bool		found = table_index_fetch_tuple(fetch, tid, SnapshotSelf, slot, &again, NULL);
+
+	table_index_fetch_end(fetch);
+	return found;
+}
+
+static void
+check_entry(MipApply *apply, MipTarget *target, Relation index, IndexInfo *info, ItemPointer tid)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	ItemPointerData version = *tid;
+	TupleTableSlot *slot = target->found;
+
+	if (is_there(target->rel, &version, slot))
+	{
+		GetPerTupleExprContext(apply->estate)->ecxt_scantuple = slot;
+		FormIndexDatum(info, slot, apply->estate, values, nulls);
+		if (info->ii_ExclusionOps)
+			check_exclusion_constraint(target->rel, index, info, &version, values, nulls,
+									   apply->estate, false);
+		else
+			index_insert(index, values, nulls, tid, target->rel, UNIQUE_CHECK_EXISTING, false,
+						 info);
+	}
+	ExecClearTuple(slot);
+}
+
+void
+mip_apply_check_doubts(MipApply *apply)
+{
+	mip_apply_own_settings(apply);
+	for (int64 i = 0; i < apply->ndoubts; i++)
+	{
+		MipDoubt   *doubt = &apply->doubts[i];
+		ResultRelInfo *info = doubt->target->info;
+
+		CHECK_FOR_INTERRUPTS();
+		ResetPerTupleExprContext(apply->estate);
+		mip_target_open_indexes(apply, doubt->target);
+		for (int j = 0; j < info->ri_NumIndices; j++)
+			if (RelationGetRelid(info->ri_IndexRelationDescs[j]) == doubt->index)
+				check_entry(apply, doubt->target, info->ri_IndexRelationDescs[j],
+							info->ri_IndexRelationInfo[j], &doubt->tid);
+	}
+	apply->ndoubts = 0;
+}

@@ -1,0 +1,20 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply_check.h
+ *	  Unique and exclusion constraints, once a writeset has been applied.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_APPLY_CHECK_H
+#define MIP_APPLY_CHECK_H
+
+#include "writeset/apply_target.h"
+
+/* Enters a new version into the indexes, whatever else has its keys. */
+extern void mip_apply_enter_indexes(MipApply *apply, MipTarget *target, TupleTableSlot *slot,
+									bool update, bool only_summarizing);
+
+/* Errors out if a key is there twice. */
+extern void mip_apply_check_doubts(MipApply *apply);
+
+#endif							/* MIP_APPLY_CHECK_H */

@@ -1,0 +1,484 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply_target.c
+ *	  The tables that the application of a writeset changes.
+ *
+ * A table fits if its columns are those of the writeset, by name and type; generated
+ * ones, and those that have been dropped, do not count. What is found out about it is
+ * kept until the end: a writeset is many small changes of few tables.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "catalog/catalog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_trigger_d.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_relation.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rls.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "tableam/am.h"
+#include "writeset/apply_target.h"
+#include "writeset/values.h"
+
+/* ---- rights ---- */
+
+static void
+check_rights(Oid relid, AclMode right)
+{
+	AclResult	result = pg_class_aclcheck(relid, GetUserId(), right);
+
+	/* columns are looked at with each change: mip_target_check_columns */
+	if (result != ACLCHECK_OK && (right & (ACL_INSERT | ACL_UPDATE)) != 0)
+		result = pg_attribute_aclcheck_all(relid, GetUserId(), right, ACLMASK_ANY);
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, get_relkind_objtype(get_rel_relkind(relid)), get_rel_name(relid));
+}
+
+/* Before the table is locked */
+static void
+check_before_lock(const RangeVar *relation, Oid relid, Oid before, void *right)
+{
+	if (OidIsValid(relid))
+		check_rights(relid, *(AclMode *) right);
+}
+
+static void
+check_row_security(Relation rel)
+{
+	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, false) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("cannot apply a writeset to table \"%s\", whose row security applies to user \"%s\"",
+						RelationGetRelationName(rel), GetUserNameFromId(GetUserId(), true)),
+				 errhint("Let the table's owner, or a role with BYPASSRLS, apply it.")));
+}
+
+void
+mip_target_check_columns(const MipTarget *target, AclMode right, const Bitmapset *columns)
+{
+	Oid			relid = RelationGetRelid(target->rel);
+	int			column = -1;
+
+	if ((target->rights & right) != 0)
+		return;
+	while ((column = bms_next_member(columns, column)) >= 0)
+	{
+		AttrNumber	attno = column + FirstLowInvalidHeapAttributeNumber;
+		AclResult	result = pg_attribute_aclcheck(relid, attno, GetUserId(), right);
+
+		if (result != ACLCHECK_OK)
+			aclcheck_error(result, OBJECT_TABLE, RelationGetRelationName(target->rel));
+	}
+}
+
+/* ---- does it fit? ---- */
+
+pg_noreturn static void
+refuse(const MipTarget *target, const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_OTHER_TABLE),
+			 errmsg("table \"%s\" is not as the writeset has it", target->name),
+			 errdetail_internal("%s", detail)));
+}
+
+static Relation
+open_table(MipApply *apply, MipTarget *target, AclMode right)
+{
+	RangeVar   *name = makeRangeVar(target->source->schema,
+									target->source->name, -1);
+	LOCKMODE	mode = right == ACL_TRUNCATE ? AccessExclusiveLock : RowExclusiveLock;
+	Oid			relid = RangeVarGetRelidExtended(name, mode, RVR_MISSING_OK,
+												 check_before_lock, &right);
+	Relation	rel;
+
+	if (!OidIsValid(relid))
+		refuse(target, "There is no such table.");
+	rel = relation_open(relid, NoLock);
+	if (rel->rd_rel->relkind != RELKIND_RELATION ||
+		rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP || IsCatalogRelation(rel) ||
+		(rel->rd_rel->relam != HEAP_TABLE_AM_OID && !mip_relation_is_mip(rel)))
+		refuse(target, "It is not an ordinary table with the access method \"heap\" or \"mip\".");
+	return rel;
+}
+
+/* The column of that name; NULL if there is none that has values of its own */
+static Form_pg_attribute
+find_column(Relation rel, const char *name)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+
+		if (!attr->attisdropped && !attr->attgenerated &&
+			strcmp(NameStr(attr->attname), name) == 0)
+			return attr;
+	}
+	return NULL;
+}
+
+static int
+count_columns(Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	int			count = 0;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+
+		if (!attr->attisdropped && !attr->attgenerated)
+			count++;
+	}
+	return count;
+}
+
+static void
+map_columns(MipApply *apply, MipTarget *target)
+{
+	const MipwRelation *source = target->source;
+	int			count = 0;
+
+	target->columns = palloc(source->ncolumns * sizeof(MipColumn));
+	target->values = palloc(source->ncolumns * sizeof(MipwValue));
+	for (int i = 0; i < source->ncolumns; i++)
+	{
+		const MipwColumn *column = &source->columns[i];
+		Form_pg_attribute attr = NULL;
+
+		if ((column->flags & MIPW_GENERATED) == 0)
+		{
+			attr = find_column(target->rel, column->name);
+			if (attr == NULL)
+				refuse(target, psprintf(_("It has no column \"%s\" that takes values."),
+										column->name));
+			if (strcmp(format_type_be_qualified(attr->atttypid), column->type) != 0)
+				refuse(target, psprintf(_("Column \"%s\" is of type %s, not %s."),
+										NameStr(attr->attname),
+										format_type_be_qualified(attr->atttypid),
+										column->type));
+			count++;
+		}
+		mip_column_init(&target->columns[i], attr);
+		target->fixed |= target->columns[i].fixed;
+	}
+	if (count != count_columns(target->rel))
+		refuse(target, psprintf(_("It has %d columns that take values, not %d."),
+								count_columns(target->rel), count));
+}
+
+Bitmapset *
+mip_target_given(const MipTarget *target, const MipwValue *values)
+{
+	Bitmapset  *given = NULL;
+
+	for (int i = 0; i < target->source->ncolumns; i++)
+	{
+		AttrNumber	attno = target->columns[i].attno;
+
+		if (values[i].there && attno != 0)
+			given = bms_add_member(given, attno - FirstLowInvalidHeapAttributeNumber);
+	}
+	return given;
+}
+
+/* ---- settings ---- */
+
+void
+mip_target_fix_settings(MipApply *apply, const MipTarget *target)
+{
+	if (target->fixed && apply->settings == 0)
+		apply->settings = mip_values_begin();
+}
+
+void
+mip_apply_own_settings(MipApply *apply)
+{
+	if (apply->settings == 0)
+		return;
+	mip_values_end(apply->settings);
+	apply->settings = 0;
+}
+
+void
+mip_target_own_settings(MipApply *apply, const MipTarget *target)
+{
+	if (target->runs_code)
+		mip_apply_own_settings(apply);
+}
+
+/* Partition bounds may call functions of operator classes. */
+static bool
+runs_code(const MipTarget *target)
+{
+	TupleConstr *constr = RelationGetDescr(target->rel)->constr;
+	ResultRelInfo *info = target->info;
+
+	if (info->ri_TrigDesc || target->rel->rd_rel->relispartition ||
+		(constr && (constr->num_check > 0 || constr->has_generated_stored)))
+		return true;
+	for (int i = 0; i < info->ri_NumIndices; i++)
+		if (info->ri_IndexRelationInfo[i]->ii_Expressions ||
+			info->ri_IndexRelationInfo[i]->ii_Predicate)
+			return true;
+	return false;
+}
+
+/* ---- triggers ---- */
+
+#define FIRES(type, level, timing, event) \
+	TRIGGER_TYPE_MATCHES(type, TRIGGER_TYPE_##level, TRIGGER_TYPE_##timing, TRIGGER_TYPE_##event)
+
+static void
+set_flags(TriggerDesc *desc, int16 type)
+{
+	desc->trig_insert_before_row |= FIRES(type, ROW, BEFORE, INSERT);
+	desc->trig_insert_after_row |= FIRES(type, ROW, AFTER, INSERT);
+	desc->trig_update_before_row |= FIRES(type, ROW, BEFORE, UPDATE);
+	desc->trig_update_after_row |= FIRES(type, ROW, AFTER, UPDATE);
+	desc->trig_delete_before_row |= FIRES(type, ROW, BEFORE, DELETE);
+	desc->trig_delete_after_row |= FIRES(type, ROW, AFTER, DELETE);
+}
+
+/*
+ * Row triggers that are to fire for what comes from elsewhere: those of replicas, and
+ * those that always do, but not for foreign keys. In the session's own role they would
+ * not, or others would; and in that of a replica statements in their functions would not
+ * fire theirs. Unique constraints that may be deferred are checked by apply_check.c.
+ */
+static void
+choose_triggers(ResultRelInfo *info)
+{
+	const TriggerDesc *all = info->ri_TrigDesc;
+	TriggerDesc *chosen;
+
+	info->ri_TrigDesc = NULL;
+	if (all == NULL)
+		return;
+	chosen = palloc0(sizeof(TriggerDesc));
+	chosen->triggers = palloc(all->numtriggers * sizeof(Trigger));
+	for (int i = 0; i < all->numtriggers; i++)
+	{
+		const Trigger *trigger = &all->triggers[i];
+
+		if ((trigger->tgenabled != TRIGGER_FIRES_ALWAYS &&
+			 trigger->tgenabled != TRIGGER_FIRES_ON_REPLICA) ||
+			!TRIGGER_FOR_ROW(trigger->tgtype) ||
+			RI_FKey_trigger_type(trigger->tgfoid) != RI_TRIGGER_NONE ||
+			trigger->tgfoid == F_UNIQUE_KEY_RECHECK)
+			continue;
+		chosen->triggers[chosen->numtriggers] = *trigger;
+		chosen->triggers[chosen->numtriggers].tgenabled = TRIGGER_FIRES_ALWAYS;
+		chosen->numtriggers++;
+		set_flags(chosen, trigger->tgtype);
+	}
+	if (chosen->numtriggers > 0)
+		info->ri_TrigDesc = chosen;
+}
+
+/* ---- by what rows are found ---- */
+
+/* Is the column part of the identity? */
+static bool
+is_identity(const MipTarget *target, AttrNumber attno)
+{
+	const MipwRelation *source = target->source;
+
+	for (int i = 0; i < source->nidentity; i++)
+		if (target->columns[source->identity[i]].attno == attno)
+			return true;
+	return false;
+}
+
+/* Can it lead to all rows, by columns of the identity? */
+static bool
+is_fitting_index(const MipTarget *target, Relation index)
+{
+	Form_pg_index form = index->rd_index;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || !form->indisvalid ||
+		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return false;
+	for (int i = 0; i < form->indnkeyatts; i++)
+		if (!is_identity(target, form->indkey.values[i]))
+			return false;
+	if (target->source->whole)
+		return true;
+	return form->indisunique && form->indnkeyatts == target->source->nidentity;
+}
+
+/*
+ * Of those for a whole row, of which more than one may have the same key, a unique one
+ * is the best, else the one with most columns.
+ */
+static int
+index_rank(Relation index)
+{
+	return index->rd_index->indisunique ? INDEX_MAX_KEYS + 1 : index->rd_index->indnkeyatts;
+}
+
+static void
+choose_index(MipTarget *target)
+{
+	ResultRelInfo *info = target->info;
+
+	target->index = NULL;
+	for (int i = 0; i < info->ri_NumIndices; i++)
+	{
+		Relation	index = info->ri_IndexRelationDescs[i];
+
+		if (is_fitting_index(target, index) &&
+			(target->index == NULL || index_rank(index) > index_rank(target->index)))
+			target->index = index;
+	}
+	if (target->index == NULL && !target->source->whole)
+		refuse(target, _("It has no unique index of the columns by which the writeset identifies rows."));
+}
+
+/* Equality of the index, not that of the type */
+static void
+init_keys(MipTarget *target)
+{
+	Relation	index = target->index;
+
+	target->nkeys = index->rd_index->indnkeyatts;
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		Oid			family = index->rd_opfamily[i];
+		Oid			type = index->rd_opcintype[i];
+		Oid			equal = get_opfamily_member(family, type, type, BTEqualStrategyNumber);
+
+		if (!OidIsValid(equal))
+			elog(ERROR, "pg_mip: operator family %u has no equality of type %u", family, type);
+		ScanKeyInit(&target->keys[i], i + 1, BTEqualStrategyNumber, get_opcode(equal), (Datum) 0);
+		target->keys[i].sk_collation = index->rd_indcollation[i];
+	}
+}
+
+void
+mip_target_open_indexes(MipApply *apply, MipTarget *target)
+{
+	MemoryContext before;
+
+	if (target->indexed)
+		return;
+	before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
+	ExecOpenIndices(target->info, false);
+	target->indexed = true;
+	target->runs_code = runs_code(target);
+	choose_index(target);
+	if (target->index)
+		init_keys(target);
+	MemoryContextSwitchTo(before);
+}
+
+void
+mip_target_close_indexes(MipTarget *target)
+{
+	ExecClearTuple(target->found);
+	ExecClearTuple(target->other);
+	if (target->scan)
+		index_endscan(target->scan);
+	target->scan = NULL;
+	target->map = NULL;
+	if (target->indexed)
+		ExecCloseIndices(target->info);
+	target->indexed = false;
+}
+
+/* ---- beginning, ending ---- */
+
+/* For messages of constraints, and triggers that fire for some columns only */
+static void
+enter_range_table(MipApply *apply, MipTarget *target)
+{
+	EState	   *estate = apply->estate;
+	RangeTblEntry *rte = makeNode(RangeTblEntry);
+
+	rte->rtekind = RTE_RELATION;
+	rte->relid = RelationGetRelid(target->rel);
+	rte->relkind = target->rel->rd_rel->relkind;
+	rte->rellockmode = RowExclusiveLock;
+	mip_add_permissions(estate, rte);
+	estate->es_range_table = lappend(estate->es_range_table, rte);
+	InitResultRelInfo(target->info, target->rel, list_length(estate->es_range_table), NULL, 0);
+	estate->es_opened_result_relations = lappend(estate->es_opened_result_relations,
+												 target->info);
+}
+
+static MipTarget *
+open_target(MipApply *apply, const MipwChange *change, AclMode right)
+{
+	MipTarget  *target = palloc0(sizeof(MipTarget));
+
+	target->source = change->relation;
+	target->name = psprintf("%s.%s", change->relation->schema,
+							change->relation->name);
+	target->rel = open_table(apply, target, right);
+	check_row_security(target->rel);
+	apply->check_table(target->rel);
+	map_columns(apply, target);
+	target->info = makeNode(ResultRelInfo);
+	enter_range_table(apply, target);
+	choose_triggers(target->info);
+	target->wanted = MakeSingleTupleTableSlot(RelationGetDescr(target->rel), &TTSOpsVirtual);
+	target->found = table_slot_create(target->rel, NULL);
+	target->other = table_slot_create(target->rel, NULL);
+	target->row = table_slot_create(target->rel, NULL);
+	target->batch_memory = AllocSetContextCreate(CurrentMemoryContext, "rows of a writeset",
+												 ALLOCSET_DEFAULT_SIZES);
+	return target;
+}
+
+MipTarget *
+mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
+{
+	MipTarget  *target = apply->targets[change->nrelation];
+
+	if (target == NULL)
+	{
+		MemoryContext before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
+
+		target = apply->targets[change->nrelation] = open_target(apply, change, right);
+		MemoryContextSwitchTo(before);
+	}
+	else if ((target->checked & right) == 0)
+		check_rights(RelationGetRelid(target->rel), right);
+	if ((target->checked & right) == 0)
+	{
+		target->checked |= right;
+		if (pg_class_aclcheck(RelationGetRelid(target->rel), GetUserId(), right) == ACLCHECK_OK)
+			target->rights |= right;
+	}
+	return target;
+}
+
+void
+mip_target_close(MipTarget *target)
+{
+	mip_target_close_indexes(target);
+	ExecDropSingleTupleTableSlot(target->wanted);
+	ExecDropSingleTupleTableSlot(target->found);
+	ExecDropSingleTupleTableSlot(target->other);
+	ExecDropSingleTupleTableSlot(target->row);
+	for (int i = 0; i < target->nslots; i++)
+		ExecDropSingleTupleTableSlot(target->batch[i]);
+	if (target->bulk)
+		FreeBulkInsertState(target->bulk);
+	table_close(target->rel, NoLock);
+}

@@ -1,0 +1,113 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply_target.h
+ *	  The application of a writeset, and the tables that it changes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_APPLY_TARGET_H
+#define MIP_APPLY_TARGET_H
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/relscan.h"
+#include "access/skey.h"
+#include "executor/executor.h"
+#include "nodes/execnodes.h"
+#include "utils/rel.h"
+
+#include "writeset/apply_column.h"
+#include "writeset/format.h"
+
+/* Rows by hashes of their values: apply_find.c */
+typedef struct MipRowMap MipRowMap;
+
+/* A table, from the first change of it on. */
+typedef struct MipTarget
+{
+	const MipwRelation *source; /* as the writeset has it */
+	char	   *name;			/* with its schema, for messages */
+	Relation	rel;
+	ResultRelInfo *info;
+	bool		indexed;		/* indexes are open */
+	AclMode		checked;		/* rights that have been looked for */
+	AclMode		rights;			/* those of them that he has to all of it */
+	MipColumn  *columns;		/* where the writeset's columns are here */
+	MipwValue  *values;			/* room for those of a change */
+	Bitmapset  *updated;		/* columns that the last update changed */
+	bool		fixed;			/* values are read under fixed settings */
+	bool		runs_code;		/* of others, by each change: triggers, expressions */
+
+	/* how rows are found */
+	Relation	index;			/* NULL: by reading them */
+	int			nkeys;
+	ScanKeyData keys[INDEX_MAX_KEYS];
+	IndexScanDesc scan;
+	MipRowMap  *map;
+	TupleTableSlot *wanted;		/* the identity of a row that is looked for */
+	TupleTableSlot *found;
+	TupleTableSlot *other;		/* a second one like it */
+
+	/* new rows, new versions */
+	TupleTableSlot *row;
+	MemoryContext batch_memory; /* of the rows to be inserted */
+	TupleTableSlot **batch;
+	int			nslots;			/* of them there are */
+	int			batched;
+	Size		batched_bytes;
+	BulkInsertState bulk;		/* once there were many */
+} MipTarget;
+
+/* An index entry that may turn out to be a second one of its key */
+typedef struct MipDoubt
+{
+	MipTarget  *target;
+	Oid			index;
+	ItemPointerData tid;
+} MipDoubt;
+
+typedef struct MipApply
+{
+	const MipwSet *set;
+	void		(*check_table) (Relation rel);	/* may it be written to? */
+	EState	   *estate;
+	EPQState	epq;			/* not used: rows are locked before triggers
+								 * look at them */
+	Snapshot	snapshot;		/* the active one */
+	CommandId	first;			/* what this writeset has changed is of this
+								 * command or of later ones */
+	uint64		number;			/* of the change that is being made */
+	int			settings;		/* mip_values_begin(); 0: they are the session's */
+	MipTarget **targets;		/* by the writeset's number of the relation */
+	MipDoubt   *doubts;
+	int64		ndoubts;
+	int64		room;
+} MipApply;
+
+/*
+ * The table of a change, for which the user needs this right (ACL_INSERT, ...). Errors
+ * out if it does not fit, or he may not.
+ */
+extern MipTarget *mip_target_of(MipApply *apply, const MipwChange *change, AclMode right);
+
+/* Has he the right to change these columns, if not to all of the table? Else an error. */
+extern void mip_target_check_columns(const MipTarget *target, AclMode right,
+									 const Bitmapset *columns);
+
+/*
+ * Before values of the table are read, and before code of others runs for it, which is to
+ * find the session's own settings. They are changed only if they need to be.
+ */
+extern void mip_target_fix_settings(MipApply *apply, const MipTarget *target);
+extern void mip_target_own_settings(MipApply *apply, const MipTarget *target);
+extern void mip_apply_own_settings(MipApply *apply);
+
+/* To which of its columns does this change give values? */
+extern Bitmapset *mip_target_given(const MipTarget *target, const MipwValue *values);
+
+/* To be called before it is changed or searched: opens what is needed for that. */
+extern void mip_target_open_indexes(MipApply *apply, MipTarget *target);
+extern void mip_target_close_indexes(MipTarget *target);
+extern void mip_target_close(MipTarget *target);
+
+#endif							/* MIP_APPLY_TARGET_H */
