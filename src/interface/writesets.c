@@ -8,15 +8,19 @@
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "funcapi.h"
 #include "utils/builtins.h"
 
 #include "base/preload.h"
 #include "family/rebuild.h"
 #include "writeset/extract.h"
 #include "writeset/prepared.h"
+#include "writeset/table.h"
 
 PG_FUNCTION_INFO_V1(mip_writeset);
 PG_FUNCTION_INFO_V1(mip_writeset_prepared);
+PG_FUNCTION_INFO_V1(mip_relation_writeset);
+PG_FUNCTION_INFO_V1(mip_relation_checksum);
 
 static void
 refuse_null(const char *what)
@@ -61,4 +65,35 @@ mip_writeset_prepared(PG_FUNCTION_ARGS)
 		refuse_null("the XINST");
 	PG_RETURN_POINTER(mip_extract_prepared(text_to_cstring(PG_GETARG_TEXT_PP(0)),
 										   PG_GETARG_INT64(1)));
+}
+
+/* ---- whole tables ---- */
+
+static void
+put_writeset(struct varlena *writeset, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Datum		value = PointerGetDatum(writeset);
+	bool		isnull = false;
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
+}
+
+Datum
+mip_relation_writeset(PG_FUNCTION_ARGS)
+{
+	mip_require_preload();
+	if (PG_ARGISNULL(0))
+		refuse_null("the table");
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	mip_table_writesets(PG_GETARG_OID(0), max_bytes_argument(fcinfo, 1), put_writeset,
+						fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+Datum
+mip_relation_checksum(PG_FUNCTION_ARGS)
+{
+	mip_require_preload();
+	PG_RETURN_TEXT_P(cstring_to_text(mip_table_checksum(PG_GETARG_OID(0))));
 }

@@ -7,24 +7,55 @@
  */
 #include "postgres.h"
 
+#include "catalog/partition.h"
+#include "catalog/objectaddress.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/rls.h"
 
 #include "writeset/rights.h"
 
+static bool
+may_select(Oid relid)
+{
+	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+}
+
+static bool
+may_read(Oid relid)
+{
+	return may_select(relid) && check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED;
+}
+
+/* Who may read a partitioned table may read its partitions. */
+static bool
+may_read_through_parent(Relation rel)
+{
+	ListCell   *lc;
+
+	if (!rel->rd_rel->relispartition)
+		return false;
+	foreach(lc, get_partition_ancestors(RelationGetRelid(rel)))
+	{
+		if (may_read(lfirst_oid(lc)))
+			return true;
+	}
+	return false;
+}
+
 void
 mip_check_may_read(Relation rel)
 {
 	Oid			relid = RelationGetRelid(rel);
-	AclResult	result = pg_class_aclcheck(relid, GetUserId(), ACL_SELECT);
 
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, OBJECT_TABLE, RelationGetRelationName(rel));
-	if (check_enable_rls(relid, InvalidOid, true) == RLS_ENABLED)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("cannot read rows of table \"%s\" into a writeset: its row security applies to user \"%s\"",
-						RelationGetRelationName(rel), GetUserNameFromId(GetUserId(), true)),
-				 errhint("Let the table's owner, or a role with BYPASSRLS, do it.")));
+	if (may_read(relid) || may_read_through_parent(rel))
+		return;
+	if (!may_select(relid))
+		aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(rel->rd_rel->relkind),
+					   RelationGetRelationName(rel));
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("cannot read rows of table \"%s\" into a writeset: its row security applies to user \"%s\"",
+					RelationGetRelationName(rel), GetUserNameFromId(GetUserId(), true)),
+			 errhint("Let the table's owner, or a role with BYPASSRLS, do it.")));
 }
