@@ -227,3 +227,19 @@ CREATE FUNCTION mip.relation_checksum(relation regclass) RETURNS text
 	LANGUAGE C STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'mip_relation_checksum';
 COMMENT ON FUNCTION mip.relation_checksum(regclass) IS
 	'the number of rows of a table, or of all its partitions, and a checksum, whatever their order';
+
+-- Not an error: a dump has to be restorable before the server's settings are made.
+DO $$
+DECLARE
+	hint text;
+BEGIN
+	PERFORM mip.counters();
+EXCEPTION WHEN SQLSTATE 'MP006' THEN
+	GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+	RAISE WARNING USING MESSAGE = SQLERRM, HINT = hint;
+END $$;
+
+-- Functions check ownership of families and tables themselves.
+GRANT USAGE ON SCHEMA mip TO PUBLIC;
+GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats TO PUBLIC;
+GRANT SELECT ON SEQUENCE mip.horizon TO PUBLIC;
