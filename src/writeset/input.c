@@ -47,14 +47,18 @@ mip_writeset_text(const MipwSet *set, const void *data, size_t length)
 	return converted;
 }
 
-static char *
-name_of(const MipwSet *set, const char *name)
+/* A name in this database's encoding; `convert`: else it is only looked at. */
+static void
+convert_name(const MipwSet *set, char **name, bool convert)
 {
-	return mip_writeset_text(set, name, strlen(name));
+	if (convert)
+		*name = mip_writeset_text(set, *name, strlen(*name));
+	else if (!pg_verify_mbstr(set->encoding, *name, strlen(*name), true))
+		mip_writeset_invalid("a name is not valid in its encoding");
 }
 
-const MipwSet *
-mip_writeset_open(struct varlena *bytes)
+static const MipwSet *
+open_writeset(struct varlena *bytes, bool convert)
 {
 	MipwSet    *set = palloc(sizeof(MipwSet));
 	const char *wrong = mipw_decode(VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes), alloc, set);
@@ -67,13 +71,25 @@ mip_writeset_open(struct varlena *bytes)
 	{
 		MipwRelation *relation = &set->relations[i];
 
-		relation->schema = name_of(set, relation->schema);
-		relation->name = name_of(set, relation->name);
+		convert_name(set, &relation->schema, convert);
+		convert_name(set, &relation->name, convert);
 		for (int j = 0; j < relation->ncolumns; j++)
 		{
-			relation->columns[j].name = name_of(set, relation->columns[j].name);
-			relation->columns[j].type = name_of(set, relation->columns[j].type);
+			convert_name(set, &relation->columns[j].name, convert);
+			convert_name(set, &relation->columns[j].type, convert);
 		}
 	}
 	return set;
+}
+
+const MipwSet *
+mip_writeset_open(struct varlena *bytes)
+{
+	return open_writeset(bytes, true);
+}
+
+const MipwSet *
+mip_writeset_open_raw(struct varlena *bytes)
+{
+	return open_writeset(bytes, false);
 }

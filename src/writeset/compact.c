@@ -1,0 +1,563 @@
+/*-------------------------------------------------------------------------
+ *
+ * compact.c
+ *	  Several writesets as one, and whether two of them are in conflict.
+ *
+ * Changes of one row are a chain: each finds the row by the identity that the one
+ * before has left. By the image of the identity, that is: a row is found by what it
+ * holds. The rules, of changes of a chain:
+ *
+ *	  I U		one I, of the row as it is then
+ *	  U U		one U, of all columns changed by either
+ *	  U D		the D, by the identity before the U
+ *	  I D		nothing
+ *	  T			of all before it, in this relation, nothing
+ *
+ * Where a change goes that is made of two. While a row is on its way some other row
+ * may have the identity that it had before, or will have: each change must still find
+ * its row, and no other. So
+ *
+ *	  - a D goes to its chain's first place: it gives an identity up early;
+ *	  - an I goes to where its row took its identity: it takes none early;
+ *	  - a U that leaves the identity alone goes along with its neighbour;
+ *	  - two U's that change it go to the second one's place, unless another row took
+ *		the identity before the first since, or could have, unnoticed: by a value that
+ *		is equal and not the same (MIPW_EXACT). Then both stay.
+ *
+ * Rows without a key are as good as any other with the same values, so there the
+ * second place always does.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+
+#include "base/compat.h"
+#include "writeset/compact.h"
+
+/* A relation's name */
+typedef struct MipwSlot
+{
+	const MipwRelation *relation;	/* as it was described last */
+	uint32		epoch;			/* chains of others are over */
+	uint32		number;
+	struct MipwOp *ops;			/* all that are left, the newest first */
+	const MipwRelation *written;	/* the last one in the result */
+	uint32		nwritten;		/* its number there */
+	struct MipwSlot *next;
+} MipwSlot;
+
+/* An identity in a slot: bytes as of a D */
+typedef struct MipwImage
+{
+	uint32		slot;
+	uint32		epoch;
+	uint32		hash;
+	uint32		length;
+	const char *bytes;
+} MipwImage;
+
+/* A change of the result */
+typedef struct MipwOp
+{
+	char		op;
+	bool		cancelled;
+	bool		moves;			/* U: changes the identity */
+	MipwSlot   *slot;
+	const MipwRelation *relation;
+	uint64		place;			/* counted over all writesets */
+	uint64		left;			/* moves: where the identity was left */
+	uint64		number;
+	const uint8 *body;
+	const uint8 *body_end;
+	bool		made;			/* the body is not a writeset's */
+	struct MipwOp *before;		/* U: the one before it in the chain */
+	struct MipwOp *same;		/* open ones of the same image */
+	struct MipwOp *older;		/* in its slot */
+} MipwOp;
+
+typedef struct MipwOpen
+{
+	const MipwImage *image;
+	MipwOp	   *ops;			/* whose row has this identity now */
+	uint64		taken;			/* the last place where a row took it, plus 1 */
+	char		status;
+} MipwOpen;
+
+static inline bool
+same_image(const MipwImage *a, const MipwImage *b)
+{
+	return a->slot == b->slot && a->epoch == b->epoch && a->length == b->length &&
+		memcmp(a->bytes, b->bytes, a->length) == 0;
+}
+
+#define SH_PREFIX open
+#define SH_ELEMENT_TYPE MipwOpen
+#define SH_KEY_TYPE const MipwImage *
+#define SH_KEY image
+#define SH_HASH_KEY(table, key) ((key)->hash)
+#define SH_EQUAL(table, a, b) same_image(a, b)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+typedef struct MipwCompaction
+{
+	open_hash  *open;
+	MipwSlot   *slots;
+	uint32		nslots;
+	uint64		place;			/* of the change that is looked at */
+} MipwCompaction;
+
+/* ---- relations ---- */
+
+static bool
+same_relation(const MipwRelation *a, const MipwRelation *b)
+{
+	if (a == b)
+		return true;
+	if (a->fingerprint != b->fingerprint || a->whole != b->whole ||
+		a->ncolumns != b->ncolumns || strcmp(a->schema, b->schema) != 0 ||
+		strcmp(a->name, b->name) != 0)
+		return false;
+	for (int i = 0; i < a->ncolumns; i++)
+		if (a->columns[i].flags != b->columns[i].flags ||
+			strcmp(a->columns[i].name, b->columns[i].name) != 0 ||
+			strcmp(a->columns[i].type, b->columns[i].type) != 0)
+			return false;
+	return true;
+}
+
+/* The slot of a relation; chains end where it is described in another way. */
+static MipwSlot *
+slot_of(MipwCompaction *c, const MipwRelation *relation)
+{
+	MipwSlot   *slot = c->slots;
+
+	while (slot && (strcmp(slot->relation->name, relation->name) != 0 ||
+					strcmp(slot->relation->schema, relation->schema) != 0))
+		slot = slot->next;
+	if (slot == NULL)
+	{
+		slot = palloc0(sizeof(MipwSlot));
+		slot->relation = relation;
+		slot->number = c->nslots++;
+		slot->next = c->slots;
+		c->slots = slot;
+	}
+	if (!same_relation(slot->relation, relation))
+		slot->epoch++;
+	slot->relation = relation;
+	return slot;
+}
+
+/* ---- values ---- */
+
+static MipwValue *
+values_alloc(int n)
+{
+	return palloc0(n * sizeof(MipwValue) + 1);
+}
+
+static MipwValue *
+identity_values(const MipwChange *change)
+{
+	MipwValue  *values = values_alloc(change->relation->nidentity);
+
+	mipw_identity(change, values);
+	return values;
+}
+
+static MipwValue *
+row_values(const MipwChange *change)
+{
+	MipwValue  *values = values_alloc(change->relation->ncolumns);
+
+	mipw_row(change, values);
+	return values;
+}
+
+/* Of made bodies and images there are as many as changes: no larger than need be. */
+static char *
+exact_body(char op, const MipwRelation *relation, const MipwValue *identity,
+		   const MipwValue *row, uint32 *length)
+{
+	StringInfoData body;
+	char	   *bytes;
+
+	initStringInfo(&body);
+	mipw_body(&body, op, relation, identity, row);
+	bytes = palloc(body.len + 1);
+	memcpy(bytes, body.data, body.len);
+	*length = body.len;
+	pfree(body.data);
+	return bytes;
+}
+
+static MipwImage *
+image_of(MipwSlot *slot, const MipwRelation *relation, const MipwValue *identity)
+{
+	MipwImage  *image = palloc(sizeof(MipwImage));
+
+	image->slot = slot->number;
+	image->epoch = slot->epoch;
+	image->bytes = exact_body('D', relation, identity, NULL, &image->length);
+	image->hash = hash_combine(hash_bytes((const unsigned char *) image->bytes, image->length),
+							   hash_combine(slot->number, slot->epoch));
+	return image;
+}
+
+/* The identity that the row has after a change: `before`, or NULL if it had none. */
+static MipwImage *
+image_after(MipwSlot *slot, const MipwRelation *relation, const MipwValue *before,
+			const MipwValue *row)
+{
+	MipwValue  *after = values_alloc(relation->nidentity);
+	MipwImage  *image;
+
+	for (int i = 0; i < relation->nidentity; i++)
+	{
+		const MipwValue *value = &row[relation->identity[i]];
+
+		after[i] = value->there ? *value : before[i];
+	}
+	image = image_of(slot, relation, after);
+	pfree(after);
+	return image;
+}
+
+/* ---- chains ---- */
+
+static MipwOp *
+add_op(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
+{
+	MipwOp	   *op = palloc0(sizeof(MipwOp));
+
+	op->op = change->op;
+	op->slot = slot;
+	op->relation = change->relation;
+	op->place = op->left = c->place;
+	op->number = change->number;
+	op->body = change->body;
+	op->body_end = change->body_end;
+	op->older = slot->ops;
+	slot->ops = op;
+	return op;
+}
+
+/* Its row has this identity now. */
+static void
+put_open(MipwCompaction *c, const MipwImage *image, MipwOp *op, bool taken)
+{
+	bool		found;
+	MipwOpen   *entry = open_insert(c->open, image, &found);
+
+	if (!found)
+	{
+		entry->ops = NULL;
+		entry->taken = 0;
+	}
+	op->same = entry->ops;
+	entry->ops = op;
+	if (taken)
+		entry->taken = c->place + 1;
+}
+
+/* The chain whose row has this identity, if there is one; nobody has it any more. */
+static MipwOp *
+take_open(MipwCompaction *c, const MipwImage *image)
+{
+	MipwOpen   *entry = open_lookup(c->open, image);
+	MipwOp	   *op = entry ? entry->ops : NULL;
+
+	if (op)
+		entry->ops = op->same;
+	return op;
+}
+
+static void
+set_body(MipwOp *op, const MipwValue *identity, const MipwValue *row)
+{
+	uint32		length;
+	char	   *body = exact_body(op->op, op->relation, identity, row, &length);
+
+	/* values are in what it has been until now */
+	if (op->made)
+		pfree((void *) op->body);
+	op->made = true;
+	op->body = (const uint8 *) body;
+	op->body_end = op->body + length;
+}
+
+static MipwChange
+change_of(const MipwOp *op)
+{
+	return (MipwChange) {.op = op->op,.relation = op->relation,.body = op->body,
+		.body_end = op->body_end};
+}
+
+/* An update becomes part of the insertion or update before it. */
+static void
+merge(MipwOp *op, const MipwValue *row)
+{
+	MipwChange	before = change_of(op);
+	MipwValue  *values = row_values(&before);
+	MipwValue  *identity = NULL;
+
+	for (int i = 0; i < op->relation->ncolumns; i++)
+		if (row[i].there)
+			values[i] = row[i];
+	if (op->op == 'U')
+		identity = identity_values(&before);
+	set_body(op, identity, values);
+	pfree(values);
+	if (identity)
+		pfree(identity);
+}
+
+/* Has another row taken the identity that this one left, or could it have? */
+static bool
+may_be_taken(MipwCompaction *c, const MipwOp *op)
+{
+	const MipwRelation *relation = op->relation;
+	MipwChange	change = change_of(op);
+	MipwOpen   *entry;
+
+	if (relation->whole)
+		return false;
+	for (int i = 0; i < relation->nidentity; i++)
+		if (!(relation->columns[relation->identity[i]].flags & MIPW_EXACT))
+			return true;
+	entry = open_lookup(c->open, image_of(op->slot, relation, identity_values(&change)));
+	return entry && entry->taken > op->left + 1;
+}
+
+/* A change that the last one has become part of, and which changes the identity. */
+static void
+move(MipwCompaction *c, MipwOp *op, MipwSlot *slot, const MipwImage *new,
+	 const MipwChange *last)
+{
+	MipwChange	change = change_of(op);
+
+	op->place = c->place;
+	op->number = last->number;
+	if (op->op == 'I')
+		return;
+	if (!op->moves)
+		op->left = c->place;
+	/* it may be back where it was */
+	op->moves = !same_image(image_of(slot, op->relation, identity_values(&change)), new);
+}
+
+static void
+do_insert(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
+{
+	MipwValue  *row = row_values(change);
+
+	put_open(c, image_after(slot, change->relation, NULL, row), add_op(c, slot, change), true);
+	pfree(row);
+}
+
+static void
+do_update(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
+{
+	MipwValue  *identity = identity_values(change);
+	MipwValue  *row = row_values(change);
+	MipwImage  *old = image_of(slot, change->relation, identity);
+	MipwImage  *new = image_after(slot, change->relation, identity, row);
+	bool		moves = !same_image(old, new);
+	MipwOp	   *op = take_open(c, old);
+
+	if (op == NULL || (op->op == 'U' && op->moves && moves && may_be_taken(c, op)))
+	{
+		MipwOp	   *before = op;
+
+		op = add_op(c, slot, change);
+		op->before = before;
+		op->moves = moves;
+	}
+	else
+	{
+		merge(op, row);
+		if (moves)
+			move(c, op, slot, new, change);
+	}
+	put_open(c, new, op, moves);
+	pfree(identity);
+	pfree(row);
+}
+
+static void
+do_delete(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
+{
+	MipwValue  *identity = identity_values(change);
+	MipwOp	   *op = take_open(c, image_of(slot, change->relation, identity));
+
+	pfree(identity);
+	if (op == NULL)
+	{
+		add_op(c, slot, change);
+		return;
+	}
+	for (; op->before; op = op->before)
+		op->cancelled = true;
+	if (op->op == 'I')
+		op->cancelled = true;
+	else
+	{
+		MipwChange	first = change_of(op);
+
+		identity = identity_values(&first);
+		op->op = 'D';
+		set_body(op, identity, NULL);
+		pfree(identity);
+	}
+}
+
+static void
+do_truncate(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
+{
+	slot->ops = NULL;
+	slot->epoch++;
+	add_op(c, slot, change);
+}
+
+static void
+do_changes(MipwCompaction *c, const MipwSet *set)
+{
+	MipwCursor	cursor = mipw_changes(set);
+	MipwSlot  **slots = palloc0(set->nrelations * sizeof(MipwSlot *) + 1);
+	MipwChange	change;
+
+	for (; mipw_next(&cursor, &change); c->place++)
+	{
+		MipwSlot   *slot = slots[change.nrelation];
+
+		CHECK_FOR_INTERRUPTS();
+		if (slot == NULL || slot->relation != change.relation)
+			slot = slots[change.nrelation] = slot_of(c, change.relation);
+		if (change.op == 'I')
+			do_insert(c, slot, &change);
+		else if (change.op == 'U')
+			do_update(c, slot, &change);
+		else if (change.op == 'D')
+			do_delete(c, slot, &change);
+		else
+			do_truncate(c, slot, &change);
+	}
+	pfree(slots);
+}
+
+/* ---- the result ---- */
+
+static MipwOp **
+ops_in_place(MipwCompaction *c)
+{
+	MipwOp	  **ops = MemoryContextAllocExtended(CurrentMemoryContext,
+												 (c->place + 1) * sizeof(MipwOp *),
+												 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+
+	for (MipwSlot *slot = c->slots; slot; slot = slot->next)
+		for (MipwOp *op = slot->ops; op; op = op->older)
+			if (!op->cancelled)
+			{
+				Assert(ops[op->place] == NULL);
+				ops[op->place] = op;
+			}
+	return ops;
+}
+
+/* Are the numbers of each behind those of the one before? Then they are kept. */
+static bool
+numbers_ascend(const MipwSet **sets, int n)
+{
+	for (int i = 1; i < n; i++)
+		if (sets[i]->first <= sets[i - 1]->last)
+			return false;
+	return n > 0;
+}
+
+static uint32
+write_relation(MipwWriter *writer, const MipwOp *op)
+{
+	MipwSlot   *slot = op->slot;
+
+	if (slot->written == NULL || !same_relation(slot->written, op->relation))
+	{
+		MipwRelation copy = *op->relation;
+
+		slot->written = op->relation;
+		slot->nwritten = mipw_write_relation(writer, &copy);
+	}
+	return slot->nwritten;
+}
+
+/* Numbers them from `number` on, unless it is 0; returns the next one. */
+static uint64
+write_ops(MipwWriter *writer, MipwOp **ops, uint64 n, uint64 number)
+{
+	for (uint64 i = 0; i < n; i++)
+	{
+		MipwOp	   *op = ops[i];
+		StringInfoData body;
+
+		CHECK_FOR_INTERRUPTS();
+		if (op == NULL)
+			continue;
+		body = (StringInfoData) {.data = (char *) op->body,.len = op->body_end - op->body};
+		mipw_write_change(writer, op->op, number ? number++ : op->number,
+						  write_relation(writer, op), &body);
+	}
+	return number;
+}
+
+struct varlena *
+mip_writeset_compact(const MipwSet **sets, int n)
+{
+	MipwCompaction c = {.open = open_create(CurrentMemoryContext, 1024, NULL)};
+	bool		keep = numbers_ascend(sets, n);
+	MipwWriter *writer = mipw_begin(keep ? sets[0]->first : 1);
+	uint64		database = n > 0 ? sets[0]->database : 0;
+	uint64		number;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (sets[i]->encoding != sets[0]->encoding)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("writesets of databases with different encodings cannot be compacted")));
+		do_changes(&c, sets[i]);
+		for (uint32 j = 0; j < sets[i]->nkeys; j++)
+			mipw_write_key(writer, mipw_hash(sets[i], j), sets[i]->modes[j]);
+		if (sets[i]->database != database)
+			database = 0;
+	}
+	number = write_ops(writer, ops_in_place(&c), c.place, keep ? 0 : 1);
+	return mipw_end(writer, keep ? sets[n - 1]->last : number - 1, database,
+					n > 0 ? sets[0]->encoding : GetDatabaseEncoding());
+}
+
+/* ---- conflicts ---- */
+
+bool
+mip_writeset_conflict(const MipwSet *a, const MipwSet *b)
+{
+	uint32		i = 0;
+	uint32		j = 0;
+
+	while (i < a->nkeys && j < b->nkeys)
+	{
+		uint64		x = mipw_hash(a, i);
+		uint64		y = mipw_hash(b, j);
+
+		if (x == y && MIPW_CONFLICT(a->modes[i], b->modes[j]))
+			return true;
+		i += x <= y;
+		j += y <= x;
+	}
+	return false;
+}
