@@ -213,6 +213,28 @@ CREATE FUNCTION mip.writeset(xid text, xinst bigint) RETURNS bytea
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_writeset_prepared';
 COMMENT ON FUNCTION mip.writeset(text, bigint) IS 'what a prepared instance has changed';
 
+CREATE FUNCTION mip.writeset_info(writeset bytea, OUT version integer, OUT first bigint,
+		OUT last bigint, OUT changes bigint, OUT inserted bigint, OUT updated bigint,
+		OUT deleted bigint, OUT truncated bigint, OUT keys bigint, OUT relations bigint)
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'mip_writeset_info';
+COMMENT ON FUNCTION mip.writeset_info(bytea) IS 'what a writeset has, counted';
+
+CREATE FUNCTION mip.writeset_changes(writeset bytea)
+	RETURNS TABLE (number bigint, op "char", relation text, identity jsonb, "row" jsonb)
+	LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'mip_writeset_changes';
+COMMENT ON FUNCTION mip.writeset_changes(bytea) IS
+	'the changes in a writeset: op is I, U, D or T; the row of U has the changed columns';
+
+CREATE FUNCTION mip.writeset_conflicts(a bytea, b bytea) RETURNS boolean
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'mip_writeset_conflicts';
+COMMENT ON FUNCTION mip.writeset_conflicts(bytea, bytea) IS
+	'could transactions with these writesets not both have run, knowing nothing of each other?';
+
+CREATE FUNCTION mip.writeset_compact(VARIADIC writesets bytea[]) RETURNS bytea
+	LANGUAGE C IMMUTABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'mip_writeset_compact_sql';
+COMMENT ON FUNCTION mip.writeset_compact(bytea[]) IS
+	'one writeset that does what these do one after the other, and is in conflict with what any of them is';
+
 CREATE FUNCTION mip.writeset_apply(writeset bytea) RETURNS bigint
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_writeset_apply';
 COMMENT ON FUNCTION mip.writeset_apply(bytea) IS
