@@ -193,8 +193,8 @@ static void
 end(MipApply *apply)
 {
 	mip_apply_flush_all(apply);
-	mip_apply_check_doubts(apply);
 	apply->number = 0;
+	mip_apply_check_doubts(apply);
 	AfterTriggerEndQuery(apply->estate);
 	for (uint32 i = 0; i < apply->set->nrelations; i++)
 		if (apply->targets[i])

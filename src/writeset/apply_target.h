@@ -52,7 +52,8 @@ typedef struct MipTarget
 	TupleTableSlot *row;
 	MemoryContext batch_memory; /* of the rows to be inserted */
 	TupleTableSlot **batch;
-	int			nslots;			/* of them there are */
+	uint64	   *numbers;		/* of their changes */
+	int			nslots;			/* so many slots there are */
 	int			batched;
 	Size		batched_bytes;
 	BulkInsertState bulk;		/* once there were many */

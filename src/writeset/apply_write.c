@@ -144,8 +144,12 @@ insert_later(MipApply *apply, MipTarget *target, const MipwChange *change)
 	int			n = target->batched;
 
 	if (target->batch == NULL)
+	{
 		target->batch = MemoryContextAlloc(apply->estate->es_query_cxt,
 										   BATCH_ROWS * sizeof(TupleTableSlot *));
+		target->numbers = MemoryContextAlloc(apply->estate->es_query_cxt,
+											 BATCH_ROWS * sizeof(uint64));
+	}
 	if (n == target->nslots)
 	{
 		before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
@@ -156,7 +160,7 @@ insert_later(MipApply *apply, MipTarget *target, const MipwChange *change)
 	before = MemoryContextSwitchTo(target->batch_memory);
 	set_row(apply, target, target->batch[n]);
 	MemoryContextSwitchTo(before);
-	target->batched++;
+	target->numbers[target->batched++] = change->number;
 	target->batched_bytes += change->body_end - change->body;
 	if (target->batched == BATCH_ROWS || target->batched_bytes >= BATCH_BYTES)
 		mip_apply_flush(apply, target);
@@ -202,6 +206,8 @@ insert_batch(MipApply *apply, MipTarget *target)
 void
 mip_apply_flush(MipApply *apply, MipTarget *target)
 {
+	uint64		number = apply->number;
+
 	if (target->batched == 0)
 		return;
 	mip_target_open_indexes(apply, target);
@@ -209,15 +215,18 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 	for (int i = 0; i < target->batched; i++)
 	{
 		ResetPerTupleExprContext(apply->estate);
+		apply->number = target->numbers[i];
 		complete_row(apply, target, target->batch[i], CMD_INSERT);
 	}
 	insert_batch(apply, target);
 	for (int i = 0; i < target->batched; i++)
 	{
 		ResetPerTupleExprContext(apply->estate);
+		apply->number = target->numbers[i];
 		inserted(apply, target, target->batch[i]);
 		ExecClearTuple(target->batch[i]);
 	}
+	apply->number = number;
 	target->batched = 0;
 	target->batched_bytes = 0;
 	MemoryContextReset(target->batch_memory);

@@ -37,6 +37,7 @@ static const struct
 	const char *value;
 }			settings[] =
 {
+	{"array_nulls", "on"},
 	{"bytea_output", "hex"},
 	{"DateStyle", "ISO, YMD"},
 	{"extra_float_digits", "1"},

@@ -1,0 +1,393 @@
+-- Applying writesets. Each is taken from a transaction that is rolled back, so it can be
+-- applied to the same tables, or, renamed, to others.
+\pset format unaligned
+\pset tuples_only on
+\set code '\\echo SQLSTATE :SQLSTATE'
+\set capture 'BEGIN; SET LOCAL mip.capture_writeset = on;'
+\set take 'SELECT mip.writeset() AS w \\gset'
+\set apply 'SELECT mip.writeset_apply(:\'w\');'
+CREATE SCHEMA ws;
+SET search_path = ws, public;
+
+-- Insertions, updates, deletions; a row that is changed twice; out-of-line values stay.
+CREATE TABLE t (id int PRIMARY KEY, v text, big text) USING mip;
+ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
+INSERT INTO t SELECT i, 'v' || i, repeat(chr(64 + i), 5000) FROM generate_series(1, 5) i;
+:capture
+INSERT INTO t VALUES (6, 'six'), (7, NULL);
+UPDATE t SET v = v || '!' WHERE id IN (1, 6);
+UPDATE t SET id = 10, big = 'short' WHERE id = 2;
+UPDATE t SET id = 11 WHERE id = 10;
+DELETE FROM t WHERE id IN (3, 7);
+INSERT INTO t VALUES (3, 'three again');
+:take
+ROLLBACK;
+:apply
+SELECT id, v, left(big, 5), length(big) FROM t ORDER BY id;
+
+-- All or nothing: the row is not there, or one has the key already.
+:capture
+INSERT INTO t VALUES (20), (21);
+DELETE FROM t WHERE id = 1;
+:take
+ROLLBACK;
+DELETE FROM t WHERE id = 1;
+:apply
+:code
+INSERT INTO t VALUES (1), (21);
+:apply
+:code
+SELECT id FROM t WHERE id >= 20;
+
+-- Keys are swapped; DEFERRABLE constraints are checked, in the end. [trap 5]
+CREATE TABLE swap (id int PRIMARY KEY, u int, CONSTRAINT swap_u UNIQUE (u) DEFERRABLE) USING mip;
+INSERT INTO swap VALUES (1, 10), (2, 20), (3, 30);
+:capture
+UPDATE swap SET u = 30 - u WHERE id < 3;
+:take
+ROLLBACK;
+:apply
+TABLE swap ORDER BY id;
+:capture
+UPDATE swap SET u = 40 WHERE id = 1;
+:take
+ROLLBACK;
+UPDATE swap SET u = 40 WHERE id = 3;
+:apply
+:code
+ALTER TABLE swap DROP CONSTRAINT swap_u, ADD CONSTRAINT swap_u UNIQUE (u) DEFERRABLE INITIALLY DEFERRED;
+BEGIN;
+:apply
+:code
+ROLLBACK;
+TABLE swap ORDER BY id;
+
+-- So they are where the constraint is not DEFERRABLE.
+:capture
+UPDATE swap SET u = 30 - u WHERE id < 3;
+:take
+ROLLBACK;
+ALTER TABLE swap DROP CONSTRAINT swap_u, ADD CONSTRAINT swap_u UNIQUE (u);
+:apply
+TABLE swap ORDER BY id;
+
+-- Exclusion constraints, too.
+CREATE TABLE excluded (id int PRIMARY KEY, r int4range, EXCLUDE USING gist (r WITH &&) DEFERRABLE) USING mip;
+INSERT INTO excluded VALUES (1, '[1,5)'), (2, '[5,9)');
+:capture
+UPDATE excluded SET r = CASE id WHEN 1 THEN int4range '[5,9)' ELSE '[1,5)' END;
+:take
+ROLLBACK;
+:apply
+TABLE excluded ORDER BY id;
+:capture
+UPDATE excluded SET r = '[20,30)' WHERE id = 1;
+:take
+ROLLBACK;
+INSERT INTO excluded VALUES (3, '[29,40)');
+:apply
+:code
+
+-- Columns go by name: others have been dropped here, and their order is another. [trap 7]
+CREATE TABLE cols (a int, gone int, id int PRIMARY KEY, b text) USING mip;
+ALTER TABLE cols DROP gone;
+:capture
+INSERT INTO cols VALUES (1, 2, 'three');
+UPDATE cols SET a = 7;
+:take
+ROLLBACK;
+DROP TABLE cols;
+CREATE TABLE cols (gone int, b text, id int PRIMARY KEY, gone2 int, a int);
+ALTER TABLE cols DROP gone, DROP gone2;
+:apply
+SELECT id, a, b FROM cols;
+
+-- No key: the whole row, the same and not only equal; of equal ones any one. [trap 11]
+CREATE TABLE keyless (a numeric, j json, f float8) USING mip;
+INSERT INTO keyless VALUES (1.0, '{"a":1}', 'NaN'), (1.0, '{"a":1}', 'NaN'), (1.00, '{"a":1}', 'NaN'), (1.0, '{"a": 1}', '-0');
+:capture
+DELETE FROM keyless WHERE a::text = '1.00';
+DELETE FROM keyless WHERE ctid = '(0,1)';
+UPDATE keyless SET f = 0, a = NULL WHERE f = 0;
+:take
+ROLLBACK;
+:apply
+TABLE keyless ORDER BY a::text;
+:apply
+:code
+
+-- A DEFERRABLE primary key is none: it may be there twice for a while.
+CREATE TABLE late (id int PRIMARY KEY DEFERRABLE, v text) USING mip;
+INSERT INTO late SELECT i, 'v' || i FROM generate_series(1, 6) i;
+:capture
+UPDATE late SET id = 7 - id;
+:take
+ROLLBACK;
+:apply
+TABLE late ORDER BY id;
+
+-- REPLICA IDENTITY goes before the primary key.
+CREATE TABLE ident (id int PRIMARY KEY, k text NOT NULL UNIQUE, v int) USING mip;
+ALTER TABLE ident REPLICA IDENTITY USING INDEX ident_k_key;
+INSERT INTO ident VALUES (1, 'one', 1);
+:capture
+UPDATE ident SET v = 2;
+:take
+ROLLBACK;
+UPDATE ident SET id = 5;
+:apply
+TABLE ident;
+ALTER TABLE ident DROP CONSTRAINT ident_k_key;
+:apply
+:code
+
+-- ALWAYS identity and generated columns. [trap 13]
+CREATE TABLE gen (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED, c int) USING mip;
+INSERT INTO gen (a, c) VALUES (1, 1), (2, 2);
+:capture
+INSERT INTO gen (a, c) VALUES (3, 3);
+UPDATE gen SET c = 0 WHERE id = 1;
+UPDATE gen SET a = 20 WHERE id = 2;
+:take
+ROLLBACK;
+:apply
+TABLE gen ORDER BY id;
+
+-- Partitions, by their own names; inheritance.
+CREATE TABLE part (k int, v text) PARTITION BY RANGE (k);
+CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (0) TO (10) USING mip;
+CREATE TABLE part2 PARTITION OF part FOR VALUES FROM (10) TO (20) USING mip;
+INSERT INTO part VALUES (1, 'one'), (11, 'eleven');
+CREATE TABLE parent (a int PRIMARY KEY) USING mip;
+CREATE TABLE child (b int) INHERITS (parent) USING mip;
+INSERT INTO child VALUES (1, 1);
+:capture
+UPDATE part SET k = k + 10 WHERE k < 10;
+INSERT INTO part VALUES (2, 'two');
+UPDATE parent SET a = 2;
+INSERT INTO parent VALUES (3);
+:take
+ROLLBACK;
+SELECT relation, op FROM mip.writeset_changes(:'w');
+:apply
+SELECT tableoid::regclass, * FROM part ORDER BY k;
+SELECT tableoid::regclass, * FROM parent ORDER BY a;
+
+-- TRUNCATE, of tables that refer to each other; a row of before and one of after it.
+CREATE TABLE a (id int PRIMARY KEY) USING mip;
+CREATE TABLE b (id int PRIMARY KEY REFERENCES a) USING mip;
+INSERT INTO a VALUES (1); INSERT INTO b VALUES (1);
+:capture
+INSERT INTO b SELECT id FROM a WHERE id > 1;
+TRUNCATE a, b;
+INSERT INTO a VALUES (9);
+:take
+ROLLBACK;
+:apply
+TABLE a; TABLE b;
+BEGIN;
+SELECT mip.begin('ws-truncate', 1);
+:apply
+:code
+ROLLBACK;
+
+-- Foreign keys are not checked.
+:capture
+INSERT INTO a VALUES (1);
+INSERT INTO b VALUES (1);
+:take
+ROLLBACK;
+ALTER TABLE a RENAME TO a_renamed;
+CREATE TABLE a (id int PRIMARY KEY);
+:apply
+TABLE b;
+
+-- Triggers: those of replicas, and those that always fire; in the session's own settings.
+CREATE TABLE trig (id int PRIMARY KEY, d date, v int) USING mip;
+CREATE TABLE fired (n int GENERATED ALWAYS AS IDENTITY, t text);
+CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO fired (t) VALUES (concat_ws(' ', TG_NAME, TG_WHEN, TG_OP, OLD.v, NEW.v, COALESCE(NEW.d, OLD.d)));
+	IF TG_WHEN = 'BEFORE' AND TG_OP <> 'DELETE' THEN NEW.v := NEW.v + 100; END IF;
+	RETURN COALESCE(NEW, OLD);
+END $$;
+:capture
+INSERT INTO trig VALUES (1, '2026-02-01', 1), (2, '2026-02-02', 2);
+UPDATE trig SET v = v * 2;
+UPDATE trig SET id = 3 WHERE id = 2;
+DELETE FROM trig WHERE id = 1;
+:take
+ROLLBACK;
+CREATE TRIGGER plain BEFORE INSERT OR UPDATE OR DELETE ON trig FOR EACH ROW EXECUTE FUNCTION fire();
+CREATE TRIGGER off BEFORE INSERT ON trig FOR EACH ROW EXECUTE FUNCTION fire();
+ALTER TABLE trig DISABLE TRIGGER off;
+CREATE TRIGGER always BEFORE INSERT OR UPDATE OF v OR DELETE ON trig FOR EACH ROW EXECUTE FUNCTION fire();
+ALTER TABLE trig ENABLE ALWAYS TRIGGER always;
+CREATE TRIGGER replica AFTER INSERT OR UPDATE OR DELETE ON trig FOR EACH ROW EXECUTE FUNCTION fire();
+ALTER TABLE trig ENABLE REPLICA TRIGGER replica;
+CREATE TRIGGER statement AFTER INSERT ON trig EXECUTE FUNCTION fire();
+ALTER TABLE trig ENABLE ALWAYS TRIGGER statement;
+SET DateStyle = 'German';
+:apply
+SELECT t FROM fired ORDER BY n;
+RESET DateStyle;
+TABLE trig;
+
+-- What is applied is not captured again, but what triggers write to is; nor behind an error.
+CREATE TABLE wide (id int PRIMARY KEY, v text) USING mip;
+:capture
+INSERT INTO wide VALUES (1, repeat('x', 10000));
+:take
+ROLLBACK;
+CREATE TABLE log (id int) USING mip;
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO ws.log VALUES (NEW.id); RETURN NULL; END';
+CREATE TRIGGER note AFTER INSERT ON wide FOR EACH ROW EXECUTE FUNCTION note();
+ALTER TABLE wide ENABLE ALWAYS TRIGGER note;
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+:apply
+SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
+ROLLBACK;
+ALTER TABLE wide ALTER v SET STORAGE PLAIN;
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+SAVEPOINT s;
+:apply
+ROLLBACK TO s;
+INSERT INTO log VALUES (2);
+SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
+ROLLBACK;
+
+-- Rights: those to what is changed, of columns, too; row security.
+CREATE ROLE mip_regress_applier;
+GRANT USAGE ON SCHEMA ws TO mip_regress_applier;
+CREATE TABLE rights (id int PRIMARY KEY, v int) USING mip;
+INSERT INTO rights VALUES (1, 1), (2, 2);
+:capture
+UPDATE rights SET v = 3 WHERE id = 1;
+:take
+ROLLBACK;
+\set update :w
+:capture
+INSERT INTO rights VALUES (3, 3);
+:take
+ROLLBACK;
+\set insert :w
+:capture
+DELETE FROM rights WHERE id = 2;
+:take
+ROLLBACK;
+\set delete :w
+:capture
+TRUNCATE rights;
+:take
+ROLLBACK;
+\set truncate :w
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update');
+:code
+SELECT mip.writeset_apply(:'insert');
+:code
+SELECT mip.writeset_apply(:'delete');
+:code
+SELECT mip.writeset_apply(:'truncate');
+:code
+RESET ROLE;
+GRANT UPDATE (id) ON rights TO mip_regress_applier;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update');
+:code
+RESET ROLE;
+GRANT UPDATE (v), INSERT, DELETE ON rights TO mip_regress_applier;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update'), mip.writeset_apply(:'insert'), mip.writeset_apply(:'delete');
+RESET ROLE;
+TABLE rights ORDER BY id;
+ALTER TABLE rights ENABLE ROW LEVEL SECURITY;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update');
+:code
+RESET ROLE;
+SELECT mip.writeset_apply(:'update');
+BEGIN READ ONLY;
+SELECT mip.writeset_apply(:'update');
+:code
+ROLLBACK;
+
+-- Tables that do not fit.
+ALTER TABLE rights RENAME v TO w;
+SELECT mip.writeset_apply(:'update');
+:code
+ALTER TABLE rights RENAME w TO v;
+ALTER TABLE rights ALTER v TYPE bigint;
+SELECT mip.writeset_apply(:'update');
+:code
+ALTER TABLE rights ALTER v TYPE int, ADD more int;
+SELECT mip.writeset_apply(:'update');
+:code
+ALTER TABLE rights DROP more, DROP CONSTRAINT rights_pkey;
+SELECT mip.writeset_apply(:'update');
+:code
+DROP TABLE rights;
+SELECT mip.writeset_apply(:'update');
+:code
+CREATE VIEW rights AS SELECT 1 AS id, 2 AS v;
+SELECT mip.writeset_apply(:'update');
+:code
+DROP VIEW rights;
+CREATE TEMP TABLE rights (id int PRIMARY KEY, v int);
+SELECT mip.writeset_apply(:'update');
+:code
+SELECT mip.writeset_apply('\x4d495057');
+:code
+SELECT mip.writeset_apply(NULL);
+
+-- In an instance: tables that have opted in.
+CREATE TABLE inst (id int PRIMARY KEY, v int) USING mip;
+INSERT INTO inst VALUES (1, 1), (2, 2);
+:capture
+UPDATE inst SET v = 5 WHERE id = 1;
+UPDATE inst SET v = 6 WHERE id = 1;
+DELETE FROM inst WHERE id = 2;
+INSERT INTO inst VALUES (2, 7);
+:take
+ROLLBACK;
+BEGIN;
+SELECT mip.begin('ws-apply', 1);
+:apply
+SELECT count(*) FROM mip.prepare('request', 'result');
+BEGIN;
+SELECT mip.begin('ws-apply', 2);
+UPDATE inst SET v = 0 WHERE id = 1;
+:apply
+TABLE inst ORDER BY id;
+SELECT count(*) FROM mip.prepare('request', 'result');
+SELECT xinst, state FROM mip.commit('ws-apply', 2) ORDER BY xinst;
+TABLE inst ORDER BY id;
+SELECT mip.disable('inst');
+BEGIN;
+SELECT mip.begin('ws-heap', 1);
+:apply
+:code
+ROLLBACK;
+SELECT count(*) FROM mip.forget('ws-apply');
+
+-- Types whose values hold OIDs, or are read by settings. [trap 6]
+CREATE TYPE mood AS ENUM ('sad', 'happy');
+CREATE DOMAIN positive AS int CHECK (VALUE > 0);
+CREATE TYPE pair AS (m mood, d date);
+CREATE TABLE types (id int PRIMARY KEY, m mood, ms mood[], p pair, ps pair[], r daterange, i interval, money money, n positive, nulls text[]) USING mip;
+:capture
+INSERT INTO types VALUES (1, 'happy', '{sad,happy}', '(sad,2026-03-04)', '{"(happy,2026-05-06)"}', '[2026-01-02,2026-03-04)', '-1 day -02:03', 12.34, 5, '{NULL,"NULL"}');
+:take
+ROLLBACK;
+SET DateStyle = 'SQL, DMY';
+SET IntervalStyle = 'sql_standard';
+SET array_nulls = off;
+:apply
+RESET DateStyle; RESET IntervalStyle; RESET array_nulls;
+TABLE types;
+
+SET client_min_messages = warning;
+DROP SCHEMA ws CASCADE;
+DROP ROLE mip_regress_applier;
