@@ -39,6 +39,7 @@ typedef struct Ordinal
 struct MipPlaces
 {
 	MemoryContext memory;
+	ResourceOwner owner;		/* of the temporary file */
 	MipPlaceFile *files;
 	uint32		nfiles;
 	uint32		files_room;
@@ -59,20 +60,27 @@ struct MipPlaces
 /* In TopTransactionContext. */
 static MipPlaces *current;
 
-MipPlaces *
-mip_places_create(MemoryContext memory)
+static MipPlaces *
+create(MemoryContext memory, ResourceOwner owner)
 {
 	MipPlaces  *places = MemoryContextAllocZero(memory, sizeof(MipPlaces));
 
 	places->memory = memory;
+	places->owner = owner;
 	return places;
+}
+
+MipPlaces *
+mip_places_create(void)
+{
+	return create(CurrentMemoryContext, CurrentResourceOwner);
 }
 
 MipPlaces *
 mip_places_mine(void)
 {
 	if (current == NULL)
-		current = mip_places_create(TopTransactionContext);
+		current = create(TopTransactionContext, TopTransactionResourceOwner);
 	return current;
 }
 
@@ -173,13 +181,13 @@ ordinal_of(MipPlaces *places, MipPlaceFile file)
 
 /* It lives as long as the transaction, whichever subtransaction makes it. */
 static BufFile *
-create_spill(MemoryContext memory)
+create_spill(const MipPlaces *places)
 {
-	MemoryContext old = MemoryContextSwitchTo(memory);
+	MemoryContext old = MemoryContextSwitchTo(places->memory);
 	ResourceOwner owner = CurrentResourceOwner;
 	BufFile    *file;
 
-	CurrentResourceOwner = TopTransactionResourceOwner;
+	CurrentResourceOwner = places->owner;
 	file = BufFileCreateTemp(false);
 	CurrentResourceOwner = owner;
 	MemoryContextSwitchTo(old);
@@ -199,7 +207,7 @@ static void
 spill_tail(MipPlaces *places)
 {
 	if (places->spill == NULL)
-		places->spill = create_spill(places->memory);
+		places->spill = create_spill(places);
 	seek(places, places->spilled);
 	BufFileWrite(places->spill, places->tail,
 				 (places->count - places->spilled) * sizeof(MipPlace));
@@ -343,6 +351,15 @@ mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 		places->spilled = Min(places->spilled, places->count);
 }
 
+/* Its memory goes with the memory context. */
+void
+mip_places_close(MipPlaces *places)
+{
+	if (places->spill)
+		BufFileClose(places->spill);
+	places->spill = NULL;
+}
+
 /*
  * What is in memory goes with TopTransactionContext, and after an error the file
  * with the resource owner: closing it would once more write what may have failed.
@@ -350,7 +367,7 @@ mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 void
 mip_places_at_eoxact(bool commit)
 {
-	if (current && current->spill && commit)
-		BufFileClose(current->spill);
+	if (current && commit)
+		mip_places_close(current);
 	current = NULL;
 }

@@ -63,10 +63,11 @@ extern int	mip_places_files(const MipPlaces *places);
 extern MipPlaceFile mip_places_file(const MipPlaces *places, int i);
 
 /*
- * A list of one's own, in this memory, which nothing is appended to: whoever fills
- * it gives the numbers, and says which tables there are.
+ * A list of one's own, in the current memory and resource owner, which nothing is
+ * appended to: whoever fills it gives the numbers, and says which tables there are.
  */
-extern MipPlaces *mip_places_create(MemoryContext memory);
+extern MipPlaces *mip_places_create(void);
+extern void mip_places_close(MipPlaces *places);
 extern void mip_places_add_file(MipPlaces *places, MipPlaceFile file);
 extern void mip_places_add(MipPlaces *places, const MipPlace *place);
 

@@ -204,7 +204,7 @@ get_place(Stored *in, MipPlaces *places, MipPlace *place)
 MipPlaces *
 mip_places_load(const bytea *stored)
 {
-	MipPlaces  *places = mip_places_create(CurrentMemoryContext);
+	MipPlaces  *places = mip_places_create();
 	Stored		in = {
 		.at = (const unsigned char *) VARDATA_ANY(stored),
 		.end = (const unsigned char *) VARDATA_ANY(stored) + VARSIZE_ANY_EXHDR(stored),

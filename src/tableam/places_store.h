@@ -12,7 +12,7 @@
 
 extern bytea *mip_places_store(MipPlaces *places);
 
-/* In the current memory; `stored` must not be toasted. */
+/* As mip_places_create() makes one; `stored` must not be toasted. */
 extern MipPlaces *mip_places_load(const bytea *stored);
 
 #endif							/* MIP_PLACES_STORE_H */

@@ -21,6 +21,7 @@
 #include "base/stop.h"
 #include "mipt/mipt.h"
 #include "mipt/rows.h"
+#include "tableam/places.h"
 #include "tableam/places_store.h"
 #include "writeset/extract.h"
 #include "writeset/prepared.h"
@@ -51,7 +52,10 @@ extract(const char *xid, int64 xinst, const bytea *places)
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		writeset = mip_extract(mip_places_load(places), 0, 0);
+		MipPlaces  *loaded = mip_places_load(places);
+
+		writeset = mip_extract(loaded, 0, 0);
+		mip_places_close(loaded);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
