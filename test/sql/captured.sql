@@ -124,6 +124,12 @@ BEGIN;
 SELECT changes FROM mip.writeset_info(mip.writeset());
 ROLLBACK;
 
+-- rows that come in by SQL have neither links nor places
+INSERT INTO mip.mipt (xid, xinst, owner, since, aborted, links, places)
+	VALUES ('ci7', 1, current_user::regrole, now(), false, '\x12', '\x34');
+UPDATE mip.mipt SET places = '\x56' WHERE xid = 'ci7';
+SELECT links, places FROM mip.mipt WHERE xid = 'ci7';
+
 SET client_min_messages = warning;
 DROP TABLE ci, ck, cm;
 DROP ROLE mip_captured_user;

@@ -1,0 +1,119 @@
+# The writesets of prepared instances, siblings' among them, are what they were before
+# the prepare: after VACUUM, after crashes, on a promoted standby; until the family is
+# decided. What a crash has left of their places is emptied.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use MipTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# No room for a worker that would empty places at the start
+my $node = mip_node('captured', allows_streaming => 1, max_worker_processes => 3,
+	'mip.capture_writeset' => 'on');
+my %before;
+
+# Instances 1 and 2 change the same rows, with values out of line; the second one's
+# changes are an overlay, but for some.
+sub prepare_family
+{
+	my ($xid, $n) = @_;
+	mip_sql($node, qq[
+		SET client_min_messages = warning;
+		DROP TABLE IF EXISTS a, b;
+		CREATE TABLE a (id int PRIMARY KEY, v int, doc text) USING mip;
+		CREATE TABLE b (x int, doc text) USING mip;
+		ALTER TABLE a ALTER doc SET STORAGE external;
+		ALTER TABLE b ALTER doc SET STORAGE external;
+		INSERT INTO a SELECT i, 0, repeat(i::text, 5000) FROM generate_series(1, $n) i;
+		INSERT INTO b SELECT 1, repeat('o', 5000) FROM generate_series(1, 3);]);
+	for my $k (1, 2)
+	{
+		$before{"$xid $k"} = (split /\n/, mip_sql($node, qq[
+			BEGIN;
+			SELECT mip.begin('$xid', $k);
+			UPDATE a SET v = $k WHERE id % 2 = 0;
+			UPDATE a SET v = v + 1 WHERE id % 4 = 0;
+			UPDATE a SET doc = repeat('$k', 4000) WHERE id % 10 = 3;
+			DELETE FROM a WHERE id % 10 = 5;
+			SAVEPOINT s;
+			DELETE FROM a;
+			ROLLBACK TO s;
+			RELEASE s;
+			INSERT INTO a SELECT 1000000 + i, $k, repeat('n', 3000) FROM generate_series(1, 20) i;
+			UPDATE b SET doc = doc || '$k';
+			SELECT 'w' || md5(mip.writeset());
+			SELECT 'p' FROM mip.prepare(NULL, NULL)]))[1];
+		like($before{"$xid $k"}, qr/^w[0-9a-f]{32}$/, "$xid $k: prepared");
+	}
+	return;
+}
+
+sub is_as_before
+{
+	my ($server, $xid, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(mip_sql($server, "SELECT 'w' || md5(mip.writeset('$xid', $_))"), $before{"$xid $_"}, "$name: $_")
+	  for 1, 2;
+	return;
+}
+
+# To be decided by instance 2.
+sub is_gone
+{
+	my ($server, $xid, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	for my $k (1, 2)
+	{
+		my ($status, $out, $error) = $server->psql('postgres', "SELECT mip.writeset('$xid', $k)");
+		like($error, qr/there is no prepared instance $k of family "$xid"/, "$name: $k");
+	}
+	return;
+}
+
+sub places
+{
+	my ($server) = @_;
+	return mip_sql($server, 'SELECT xid, xinst FROM mip.mipt WHERE places IS NOT NULL OR links IS NOT NULL');
+}
+
+prepare_family('crashed', 2000);
+is_as_before($node, 'crashed', 'prepared');
+my $standby = standby_of($node, 'standby');
+power_cut($node);
+is_as_before($node, 'crashed', 'after a crash');
+mip_sql($node, 'VACUUM (FREEZE) a');
+mip_sql($node, 'VACUUM (FREEZE) b');
+mip_sql($node, 'CHECKPOINT');
+# outsiders go on
+mip_sql($node, 'INSERT INTO a SELECT i, 9, NULL FROM generate_series(5001, 9000) i; DELETE FROM a WHERE id > 5000 AND id < 1000000');
+mip_sql($node, 'VACUUM a');
+power_cut($node);
+is_as_before($node, 'crashed', 'after VACUUM and another crash');
+
+catch_up($node, $standby);
+my ($status, $out, $error) = $standby->psql('postgres', "SELECT mip.writeset('crashed', 1)");
+like($error, qr/mip.writeset/, 'a standby says that it cannot');
+$node->stop;
+$standby->promote;
+is_as_before($standby, 'crashed', 'promoted');
+mip_sql($standby, "SELECT FROM mip.commit('crashed', 2)");
+is_gone($standby, 'crashed', 'decided');
+is(places($standby), '', 'no places are left');
+is(mip_sql($standby, 'SELECT sum(v), count(*) FROM a WHERE v > 0 AND id < 1000000'), '2500|1000',
+	'and its changes are there');
+
+# A crash between the commit and the note
+$node = $standby;
+prepare_family('left', 50);
+expect_crash($node, 'committed', 'left', 2);
+is_gone($node, 'left', 'crash behind the commit');
+is(places($node), 'left|2', 'its places are still there');
+mip_sql($node, 'SELECT mip.expire()');
+is(places($node), '', 'mip.expire has emptied them');
+$node->stop;
+
+done_testing();
