@@ -29,7 +29,7 @@ CREATE TABLE part_high PARTITION OF part FOR VALUES FROM (3) TO (MAXVALUE) USING
 TABLES = ["ints", "texts", "numbers", "pairs", "chosen", "loose", "part"]
 BASE = """
 TRUNCATE ints, texts, numbers, pairs, chosen, loose, part;
-INSERT INTO ints VALUES (1, 1, repeat('x', 3000)), (2, 2), (3, 3);
+INSERT INTO ints VALUES (1, 1, repeat('x', 3000)), (2, 2, NULL), (3, 3, 'c');
 INSERT INTO texts VALUES ('1', 1), ('2', 2);
 INSERT INTO numbers VALUES (1, 1), (2.0, 2);
 INSERT INTO pairs VALUES (1, 1, 1), (1, 2, 2);

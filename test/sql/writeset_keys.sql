@@ -1,0 +1,218 @@
+-- Which changes are in conflict: by all unique keys, old and new, and by foreign keys,
+-- with the equality of their types.
+SET client_min_messages = warning;
+CREATE SCHEMA wk;
+SET search_path = wk;
+SET mip.capture_writeset = on;
+
+-- The writeset of statements that are undone.
+CREATE FUNCTION ws(statements text) RETURNS bytea LANGUAGE plpgsql AS $$
+DECLARE
+	w bytea;
+BEGIN
+	BEGIN
+		EXECUTE statements;
+		w := mip.writeset();
+		RAISE EXCEPTION USING ERRCODE = 'ZZ000';
+	EXCEPTION
+		WHEN SQLSTATE 'ZZ000' THEN
+			RETURN w;
+	END;
+END $$;
+
+-- Told where it is not as expected, in either direction.
+CREATE FUNCTION check_conflict(what text, expected boolean, a text, b text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+	x bytea := ws(a);
+	y bytea := ws(b);
+BEGIN
+	IF mip.writeset_conflicts(x, y) IS DISTINCT FROM expected THEN
+		RETURN NEXT format('%s: %s', what, NOT expected);
+	END IF;
+	IF mip.writeset_conflicts(x, y) IS DISTINCT FROM mip.writeset_conflicts(y, x) THEN
+		RETURN NEXT format('%s: not the same the other way round', what);
+	END IF;
+END $$;
+
+CREATE TABLE p (id bigint PRIMARY KEY, u int UNIQUE, v int) USING mip;
+CREATE TABLE c (id int PRIMARY KEY, p smallint REFERENCES p ON DELETE CASCADE, v int) USING mip;
+CREATE TABLE d (id int PRIMARY KEY, p int REFERENCES p (u)) USING mip;
+INSERT INTO p VALUES (1, 1), (2, 2), (3, 3);
+INSERT INTO c VALUES (1, 1), (2, 2);
+
+SELECT check_conflict(what, expected, a, b) FROM (VALUES
+	('the same row', true, 'UPDATE p SET v = 1 WHERE id = 1', 'UPDATE p SET v = 2 WHERE id = 1'),
+	('other rows', false, 'UPDATE p SET v = 1 WHERE id = 1', 'UPDATE p SET v = 1 WHERE id = 2'),
+	('update and delete', true, 'UPDATE p SET v = 1 WHERE id = 3', 'DELETE FROM p WHERE id = 3'),
+	('insertions of a key', true, 'INSERT INTO p VALUES (9)', 'INSERT INTO p VALUES (9)'),
+	('insertions', false, 'INSERT INTO p VALUES (8)', 'INSERT INTO p VALUES (9)'),
+	('a second unique key', true, 'INSERT INTO p VALUES (8, 8)', 'UPDATE p SET u = 8 WHERE id = 3'),
+	('a second unique key that is given up', true, 'INSERT INTO p VALUES (8, 8)', 'UPDATE p SET u = 8 WHERE id = 3; UPDATE p SET u = 7 WHERE id = 3'),
+	('a key that is taken over', true, 'DELETE FROM p WHERE id = 3', 'UPDATE p SET id = 4 WHERE id = 3'),
+	('the key left by an update', true, 'UPDATE p SET id = 4 WHERE id = 3', 'UPDATE p SET v = 1 WHERE id = 3'),
+	('a reference and an update that leaves the key alone', false, 'INSERT INTO c VALUES (9, 3)', 'UPDATE p SET v = 1 WHERE id = 3'),
+	('a reference and an update of another key', false, 'INSERT INTO c VALUES (9, 3)', 'UPDATE p SET u = 9 WHERE id = 3'),
+	('a reference to that other key', true, 'INSERT INTO d VALUES (9, 3)', 'UPDATE p SET u = 9 WHERE id = 3'),
+	('a reference and a deletion', true, 'INSERT INTO c VALUES (9, 3)', 'DELETE FROM p WHERE id = 3'),
+	('a reference set later', true, 'UPDATE c SET p = 3 WHERE id = 1', 'DELETE FROM p WHERE id = 3'),
+	('a reference that was there', false, 'UPDATE c SET v = 3 WHERE id = 1', 'UPDATE p SET v = 3 WHERE id = 1'),
+	('references', false, 'INSERT INTO c VALUES (9, 3)', 'INSERT INTO c VALUES (10, 3)'),
+	('a cascade', true, 'DELETE FROM p WHERE id = 2', 'UPDATE c SET v = 3 WHERE id = 2'),
+	('no reference', false, 'INSERT INTO c VALUES (9, NULL)', 'DELETE FROM p WHERE id = 3'),
+	('nothing', false, 'SELECT', 'DELETE FROM p'),
+	('TRUNCATE', true, 'TRUNCATE c', 'INSERT INTO c VALUES (9)'),
+	('TRUNCATE of another table', false, 'TRUNCATE c', 'UPDATE p SET v = 1 WHERE id = 3')
+) AS t (what, expected, a, b);
+
+-- Equality, not image.
+CREATE TYPE mood AS ENUM ('low', 'high');
+CREATE DOMAIN amount AS numeric;
+CREATE TYPE known AS (a int, b numeric);
+CREATE TYPE tagged AS (a int, m mood);
+CREATE FUNCTION check_type(type text, expected boolean, a text, b text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('CREATE TABLE k (k %s PRIMARY KEY, v int) USING mip', type);
+	RETURN QUERY SELECT check_conflict(type, expected, format('INSERT INTO k VALUES (%L)', a), format('INSERT INTO k VALUES (%L)', b));
+	DROP TABLE k;
+END $$;
+SELECT check_type(type, expected, a, b) FROM (VALUES
+	('numeric', true, '1.0', '1.00'), ('numeric', false, '1.0', '1.01'), ('numeric', true, 'NaN', 'nan'),
+	('amount', true, '1.0', '1.00'), ('amount', false, '1', '2'),
+	('float8', true, '0', '-0'), ('float4', true, '0', '-0'), ('float8', true, 'NaN', 'NaN'),
+	('char(3)', true, 'a', 'a  '), ('varchar', false, 'a', 'a '), ('name', true, 'a', 'a'),
+	('jsonb', true, '{"a": 1.0}', '{"a": 1.00}'), ('jsonb', false, '{"a": 1.0}', '{"a": "1.0"}'),
+	('interval', true, '1 mon', '30 days'), ('timetz', false, '10:00+0', '11:00+1'),
+	('timestamptz', true, '2000-01-01 10:00+0', '2000-01-01 11:00+1'),
+	('inet', false, '10.0.0.1', '10.0.0.1/8'), ('macaddr', true, '08:00:2b:01:02:03', '08002b010203'),
+	('uuid', true, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'),
+	('numeric[]', true, '{1.0,NULL}', '{1.00,NULL}'), ('numeric[]', false, '{1.0}', '{1,1}'),
+	('numrange', true, '[1.0,2)', '[1.00,2.0)'), ('int4range', true, '[1,2]', '[1,3)'),
+	('nummultirange', true, '{[1.0,2)}', '{[1.00,2.0)}'),
+	('known', true, '(1,1.0)', '(1,1.00)'), ('known', false, '(1,1.0)', '(2,1.00)'),
+	('mood', true, 'low', 'low'), ('mood', false, 'low', 'high'),
+	('mood[]', true, '{low,high}', '{"low","high"}'), ('mood[]', false, '{low}', '{high}'),
+	('regtype', true, 'int', 'integer'), ('regtype', false, 'int', 'text'),
+	('bytea', false, '\x00', '\x0000'), ('bool', false, 'true', 'false'), ('"char"', false, 'a', 'b'),
+	-- nothing is known of these: any two are
+	('tagged', true, '(1,low)', '(2,low)'), ('bit(2)', true, '01', '10'), ('tsvector', true, 'a', 'b')
+) AS t (type, expected, a, b);
+
+-- A hash of an enum's OID would be another one in a copy of the database.
+CREATE TABLE enums (m mood PRIMARY KEY) USING mip;
+SELECT ws($$INSERT INTO enums VALUES ('low')$$) AS before \gset
+DROP TYPE mood CASCADE;
+CREATE TYPE mood AS ENUM ('another', 'low');
+DROP TABLE enums;
+CREATE TABLE enums (m mood PRIMARY KEY) USING mip;
+SELECT mip.writeset_conflicts(:'before', ws($$INSERT INTO enums VALUES ('low')$$)),
+	mip.writeset_conflicts(:'before', ws($$INSERT INTO enums VALUES ('another')$$));
+
+-- Foreign keys whose type is another one than the key's
+DO $do$
+DECLARE
+	t record;
+	wrong text;
+BEGIN
+	FOR t IN VALUES
+		('bigint', 'smallint', '1', '2', false), ('smallint', 'bigint', '1', '2', false), ('int', 'int', '-1', '-2', false),
+		('numeric', 'int', '1', '2', false), ('numeric', 'numeric(4,2)', '1', '2', false), ('float8', 'float4', '1.5', '2', false),
+		('text', 'varchar', 'a', 'b', false), ('text', 'name', 'a', 'b', false), ('varchar(9)', 'text', 'a', 'b', false),
+		('text', 'char(3)', 'a', 'b', false), ('char(3)', 'char(9)', 'a', 'b', false), ('amount', 'int', '1', '2', false),
+		('timestamp', 'date', '2000-01-01', '2000-01-02', false), ('date', 'timestamp', '2000-01-01', '2000-01-02', false),
+		('timestamptz', 'date', '2000-01-01', '2000-01-02', false), ('mood', 'mood', 'low', 'another', false),
+		('bit(2)', 'bit(2)', '01', '10', true)
+	LOOP
+		EXECUTE format('CREATE TABLE k (k %s PRIMARY KEY, v int) USING mip', t.column1);
+		EXECUTE format('CREATE TABLE r (k %s REFERENCES k) USING mip', t.column2);
+		EXECUTE format('INSERT INTO k VALUES (%L), (%L)', t.column3, t.column4);
+		COMMIT;
+		FOR wrong IN
+			SELECT check_conflict(t.column1 || ' ' || t.column2, expected, format('INSERT INTO r VALUES (%L)', t.column3),
+				format('DELETE FROM k WHERE k = %L', value))
+			FROM (VALUES (t.column3, true), (t.column4, t.column5)) AS v (value, expected)
+		LOOP
+			RAISE WARNING '%', wrong;
+		END LOOP;
+		DROP TABLE k, r;
+		COMMIT;
+	END LOOP;
+END $do$;
+
+-- Partitions: what refers to the whole, or to one of them, meets the row wherever it is.
+CREATE TABLE q (id int, k int, v int, PRIMARY KEY (id), UNIQUE (k, id)) PARTITION BY RANGE (id);
+CREATE TABLE q1 PARTITION OF q FOR VALUES FROM (0) TO (10) USING mip;
+CREATE TABLE q2 PARTITION OF q FOR VALUES FROM (10) TO (100) PARTITION BY RANGE (id);
+CREATE TABLE q21 (v int, gone int, k int, id int NOT NULL) USING mip;
+ALTER TABLE q21 DROP COLUMN gone;
+ALTER TABLE q2 ATTACH PARTITION q21 FOR VALUES FROM (10) TO (20);
+CREATE UNIQUE INDEX ON q21 (v);
+CREATE TABLE r (q int REFERENCES q) USING mip;
+CREATE TABLE r1 (id int, k int, FOREIGN KEY (id, k) REFERENCES q1 (id, k)) USING mip;
+INSERT INTO q VALUES (1, 1), (2, 2), (11, 11), (12, 12);
+SELECT check_conflict(what, expected, a, b) FROM (VALUES
+	('a partition', true, 'INSERT INTO r VALUES (1)', 'DELETE FROM q WHERE id = 1'),
+	('another row', false, 'INSERT INTO r VALUES (1)', 'DELETE FROM q WHERE id = 2'),
+	('a partition further down', true, 'INSERT INTO r VALUES (11)', 'DELETE FROM q21 WHERE id = 11'),
+	('to a partition, in another order', true, 'INSERT INTO r1 VALUES (1, 1)', 'UPDATE q SET k = 4 WHERE id = 1'),
+	('a row that moves', true, 'INSERT INTO r VALUES (2)', 'UPDATE q SET id = 13 WHERE id = 2'),
+	('where it moves to', true, 'INSERT INTO q VALUES (13)', 'UPDATE q SET id = 13 WHERE id = 2'),
+	('TRUNCATE of all', true, 'TRUNCATE q CASCADE', 'INSERT INTO q21 VALUES (1, 1, 13)'),
+	('TRUNCATE of another one', false, 'TRUNCATE q1 CASCADE', 'INSERT INTO q21 VALUES (1, 1, 13)'),
+	('a key of one partition', true, 'INSERT INTO q21 VALUES (1, 1, 13)', 'INSERT INTO q21 VALUES (1, 1, 14)')
+) AS t (what, expected, a, b);
+
+-- Nulls, predicates, expressions, exclusion constraints
+CREATE TABLE n (id int PRIMARY KEY, a int, b int, UNIQUE NULLS NOT DISTINCT (a, b)) USING mip;
+CREATE TABLE m (id int PRIMARY KEY, a int, b int, UNIQUE (a, b)) USING mip;
+CREATE TABLE o (id int PRIMARY KEY, a int, live boolean, name text) USING mip;
+CREATE UNIQUE INDEX ON o (a) WHERE live;
+CREATE UNIQUE INDEX ON o (lower(name));
+CREATE TABLE e (id int PRIMARY KEY, r int4range, EXCLUDE USING gist (r WITH &&)) USING mip;
+INSERT INTO o VALUES (1, 1, false, 'A'), (2, 2, true, 'B'), (3, 3, false, NULL);
+INSERT INTO e VALUES (1, '[1,2)'), (2, '[5,6)');
+SELECT check_conflict(what, expected, a, b) FROM (VALUES
+	('nulls that are equal', true, 'INSERT INTO n VALUES (1, 1, NULL)', 'INSERT INTO n VALUES (2, 1, NULL)'),
+	('nulls in another place', false, 'INSERT INTO n VALUES (1, 1, NULL)', 'INSERT INTO n VALUES (2, NULL, 1)'),
+	('nulls that are not', false, 'INSERT INTO m VALUES (1, 1, NULL)', 'INSERT INTO m VALUES (2, 1, NULL)'),
+	('outside of the predicate', false, 'INSERT INTO o VALUES (8, 9, false)', 'INSERT INTO o VALUES (9, 9, true)'),
+	('within it', true, 'INSERT INTO o VALUES (8, 9, true)', 'INSERT INTO o VALUES (9, 9, true)'),
+	('coming into it', true, 'UPDATE o SET live = true WHERE id = 1', 'INSERT INTO o VALUES (9, 1, true)'),
+	('leaving it', true, 'UPDATE o SET live = false WHERE id = 2', 'INSERT INTO o VALUES (9, 2, false); UPDATE o SET live = false WHERE id = 2; UPDATE o SET live = true WHERE id = 9'),
+	('equal expressions', true, $$UPDATE o SET name = 'x' WHERE id = 1$$, $$INSERT INTO o VALUES (9, 9, false, 'X')$$),
+	('an expression that stays', false, $$UPDATE o SET name = 'a' WHERE id = 1$$, $$INSERT INTO o VALUES (9, 9, false, 'c')$$),
+	('exclusion', true, $$INSERT INTO e VALUES (8, '[10,20)')$$, $$INSERT INTO e VALUES (9, '[15,25)')$$),
+	('exclusion, and any other change', true, $$INSERT INTO e VALUES (9, '[15,25)')$$, 'DELETE FROM e WHERE id = 1'),
+	('exclusion that is not concerned', false, 'UPDATE e SET r = r WHERE id = 1', 'UPDATE e SET r = r WHERE id = 2'),
+	('exclusion, no value', false, 'INSERT INTO e VALUES (8)', 'INSERT INTO e VALUES (9)')
+) AS t (what, expected, a, b);
+
+-- The owner's code runs with his rights, whoever extracts.
+CREATE ROLE mip_owner;
+GRANT USAGE, CREATE ON SCHEMA wk TO mip_owner;
+SET ROLE mip_owner;
+CREATE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN current_user || $1; END $$;
+CREATE TABLE w (id int, s text) USING mip;
+CREATE UNIQUE INDEX ON w (who(id));
+RESET ROLE;
+SELECT ws('INSERT INTO w VALUES (1)') AS x \gset
+SET ROLE mip_owner;
+SELECT mip.writeset_conflicts(:'x', ws('INSERT INTO w VALUES (1)'));
+RESET ROLE;
+
+-- Tables without a key, and with one that is deferrable: the old row, by its image
+CREATE TABLE l (a int, b json, c float8) USING mip;
+CREATE TABLE f (id int PRIMARY KEY DEFERRABLE, v int) USING mip;
+INSERT INTO l VALUES (1, '{"a": 1}', 0), (1, '{"a": 1}', 0), (2, NULL, 'NaN');
+INSERT INTO f VALUES (1), (2);
+SELECT check_conflict(what, expected, a, b) FROM (VALUES
+	('the same row', true, 'UPDATE l SET a = 3 WHERE a = 2', 'DELETE FROM l WHERE a = 2'),
+	('equal rows', true, 'DELETE FROM l WHERE ctid = (SELECT min(ctid) FROM l)', 'DELETE FROM l WHERE ctid = (SELECT max(ctid) FROM l WHERE a = 1)'),
+	('other rows', false, 'DELETE FROM l WHERE a = 1', 'DELETE FROM l WHERE a = 2'),
+	('insertions', false, 'INSERT INTO l VALUES (1)', 'INSERT INTO l VALUES (1)'),
+	('a deferrable key', true, 'INSERT INTO f VALUES (3)', 'UPDATE f SET id = 3 WHERE id = 1'),
+	('a row with a deferrable key', true, 'UPDATE f SET v = 3 WHERE id = 1', 'UPDATE f SET v = 3 WHERE id = 1')
+) AS t (what, expected, a, b);
+
+DROP OWNED BY mip_owner;
+DROP ROLE mip_owner;
+DROP SCHEMA wk CASCADE;
