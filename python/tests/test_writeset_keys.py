@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 # Not every server knows collations by which "a" = "A"; then names are ordinary ones.
 COLLATION = "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
-ORDINARY = "CREATE COLLATION ci FROM \"C\""
+ORDINARY = 'CREATE COLLATION ci FROM "C"'
 SCHEMA = """
 CREATE TABLE parent (id bigint PRIMARY KEY, code numeric UNIQUE, name text COLLATE ci UNIQUE, v int) USING mip;
 CREATE TABLE child (id int PRIMARY KEY, p smallint REFERENCES parent ON DELETE CASCADE,
@@ -48,8 +48,11 @@ END $$;
 DO $$
 DECLARE t regclass;
 BEGIN
-    FOR t IN SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'seen' LOOP
-        EXECUTE format('CREATE TRIGGER a AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION see()', t);
+    FOR t IN SELECT oid FROM pg_class
+        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'seen'
+    LOOP
+        EXECUTE format('CREATE TRIGGER a AFTER INSERT OR UPDATE OR DELETE ON %s
+            FOR EACH ROW EXECUTE FUNCTION see()', t);
         EXECUTE format('CREATE TRIGGER b AFTER TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION see()', t);
     END LOOP;
 END $$;
@@ -149,10 +152,7 @@ def claims(changes: list[tuple[str, str, Row | None, Row | None]]) -> set[tuple[
 
 
 def conflict(a: set[tuple[Key, str]], b: set[tuple[Key, str]]) -> bool:
-    return any(
-        key == other and (mode, theirs) in CONFLICT
-        for (key, mode), (other, theirs) in itertools.product(a, b)
-    )
+    return any(key == other and (mode, theirs) in CONFLICT for (key, mode), (other, theirs) in itertools.product(a, b))
 
 
 def statement(draw: random.Random) -> str:
@@ -219,16 +219,16 @@ def run(conn: psycopg.Connection[Any], draw: random.Random) -> tuple[bytes, set[
 
 @pytest.fixture(scope="module")
 def conn() -> Iterator[psycopg.Connection[Any]]:
-    with Cluster("writesets", settings={"mip.site_name": "writesets"}) as cluster:
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as conn:
-            conn.execute("CREATE EXTENSION pg_mip")
-            try:
-                conn.execute(COLLATION)
-                NAMES["equal"] = str.lower
-            except psycopg.errors.FeatureNotSupported:
-                conn.execute(ORDINARY)
-            conn.execute(SCHEMA)
-            yield conn
+    cluster = Cluster("writesets", settings={"mip.site_name": "writesets"})
+    with cluster, psycopg.connect(cluster.conninfo(), autocommit=True) as conn:
+        conn.execute("CREATE EXTENSION pg_mip")
+        try:
+            conn.execute(COLLATION)
+            NAMES["equal"] = str.lower
+        except psycopg.errors.FeatureNotSupported:
+            conn.execute(ORDINARY)
+        conn.execute(SCHEMA)
+        yield conn
 
 
 @pytest.mark.parametrize("seed", range(8))
