@@ -97,12 +97,16 @@ set_version(const MipApply *apply, MipTarget *target)
 }
 
 static void
-complete_row(MipApply *apply, MipTarget *target, TupleTableSlot *slot, CmdType command)
+complete_row(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 {
 	TupleConstr *constr = RelationGetDescr(target->rel)->constr;
 
+	/*
+	 * All of them, also in updates: before 16 the expressions for the columns that
+	 * the first update has changed would be all that is computed from then on.
+	 */
 	if (constr && constr->has_generated_stored)
-		ExecComputeStoredGenerated(target->info, apply->estate, slot, command);
+		ExecComputeStoredGenerated(target->info, apply->estate, slot, CMD_INSERT);
 	if (constr)
 		ExecConstraints(target->info, slot, apply->estate);
 	if (target->rel->rd_rel->relispartition)
@@ -130,7 +134,7 @@ insert_one(MipApply *apply, MipTarget *target)
 	mip_target_own_settings(apply, target);
 	if (!ExecBRInsertTriggers(apply->estate, target->info, target->row))
 		return;
-	complete_row(apply, target, target->row, CMD_INSERT);
+	complete_row(apply, target, target->row);
 	pause = mip_capture_pause(true);
 	table_tuple_insert(target->rel, target->row, GetCurrentCommandId(true), 0, NULL);
 	(void) mip_capture_pause(pause);
@@ -216,7 +220,7 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 	{
 		ResetPerTupleExprContext(apply->estate);
 		apply->number = target->numbers[i];
-		complete_row(apply, target, target->batch[i], CMD_INSERT);
+		complete_row(apply, target, target->batch[i]);
 	}
 	insert_batch(apply, target);
 	for (int i = 0; i < target->batched; i++)
@@ -299,7 +303,7 @@ update_found(MipApply *apply, MipTarget *target)
 	if (before && !mip_before_update_triggers(apply->estate, &apply->epq, target->info, &tid,
 											  target->row))
 		return TM_Ok;
-	complete_row(apply, target, target->row, CMD_UPDATE);
+	complete_row(apply, target, target->row);
 	pause = mip_capture_pause(true);
 	result = table_tuple_update(target->rel, &tid, target->row, GetCurrentCommandId(true),
 								apply->snapshot, InvalidSnapshot, true, &tmfd, &mode, &indexes);
