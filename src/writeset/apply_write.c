@@ -15,6 +15,7 @@
 #include "access/xact.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
+#include "parser/parse_relation.h"
 #include "executor/nodeModifyTable.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
