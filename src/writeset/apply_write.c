@@ -15,9 +15,9 @@
 #include "access/xact.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
-#include "parser/parse_relation.h"
 #include "executor/nodeModifyTable.h"
 #include "miscadmin.h"
+#include "parser/parse_relation.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
