@@ -135,10 +135,16 @@ find(MipApply *apply, MipTarget *target, bool (*next) (MipTarget *target, void *
 
 /* ---- by an index ---- */
 
+/* What the index notes of its scan lasts as long as that. */
 static bool
 next_of_index(MipTarget *target, void *state)
 {
-	return index_getnext_slot(target->scan, ForwardScanDirection, target->found);
+	MipApply   *apply = state;
+	MemoryContext before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
+	bool		found = index_getnext_slot(target->scan, ForwardScanDirection, target->found);
+
+	MemoryContextSwitchTo(before);
+	return found;
 }
 
 static bool
@@ -162,7 +168,7 @@ find_by_index(MipApply *apply, MipTarget *target)
 	}
 	target->scan->xs_snapshot = apply->snapshot;
 	index_rescan(target->scan, target->keys, target->nkeys, NULL, 0);
-	return find(apply, target, next_of_index, NULL);
+	return find(apply, target, next_of_index, apply);
 }
 
 /* ---- by a map ---- */
