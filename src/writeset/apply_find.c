@@ -135,12 +135,11 @@ find(MipApply *apply, MipTarget *target, bool (*next) (MipTarget *target, void *
 
 /* ---- by an index ---- */
 
-/* What the index notes of its scan lasts as long as that. */
+/* What the index's access method remembers is to last as long as the scan. */
 static bool
 next_of_index(MipTarget *target, void *state)
 {
-	MipApply   *apply = state;
-	MemoryContext before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
+	MemoryContext before = MemoryContextSwitchTo((MemoryContext) state);
 	bool		found = index_getnext_slot(target->scan, ForwardScanDirection, target->found);
 
 	MemoryContextSwitchTo(before);
@@ -150,14 +149,11 @@ next_of_index(MipTarget *target, void *state)
 static bool
 find_by_index(MipApply *apply, MipTarget *target)
 {
-	if (target->scan == NULL)
-	{
-		MemoryContext before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
+	MemoryContext before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
 
+	if (target->scan == NULL)
 		target->scan = mip_index_beginscan(target->rel, target->index, apply->snapshot,
 										   target->nkeys);
-		MemoryContextSwitchTo(before);
-	}
 	for (int i = 0; i < target->nkeys; i++)
 	{
 		int			attr = target->index->rd_index->indkey.values[i] - 1;
@@ -168,7 +164,8 @@ find_by_index(MipApply *apply, MipTarget *target)
 	}
 	target->scan->xs_snapshot = apply->snapshot;
 	index_rescan(target->scan, target->keys, target->nkeys, NULL, 0);
-	return find(apply, target, next_of_index, apply);
+	MemoryContextSwitchTo(before);
+	return find(apply, target, next_of_index, apply->estate->es_query_cxt);
 }
 
 /* ---- by a map ---- */
