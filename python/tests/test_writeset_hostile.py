@@ -25,7 +25,8 @@ CREATE TABLE loose (a text, b float8) USING mip;
 CHANGES = """
 INSERT INTO every VALUES (1, true, 1, 1, 1, 1, 1.5, 'text', '\\x00ff', '2000-01-01', '10:00', '10:00+1',
     '2000-01-01 10:00+0', '1 day', '00000000-0000-0000-0000-000000000001', '{"a": 1}', '{1,NULL}', 'low', '10.0.0.1',
-    '[1,2)', 'c', 'name', '1', NULL, B'101', '(1,2)', 'every'), (2);
+    '[1,2)', 'c', 'name', '1', NULL, B'101', '(1,2)', 'every');
+INSERT INTO every VALUES (2);
 UPDATE every SET g = 'changed', c = NULL, i = 'infinity' WHERE id = 1;
 UPDATE every SET id = 3 WHERE id = 2;
 DELETE FROM every WHERE id = 3;
@@ -190,10 +191,13 @@ def test_what_is_damaged_on_purpose(conn: psycopg.Connection[Any], writeset: byt
     for _ in range(400):
         w = mutated(draw, writeset)
         states = {answer(conn, sql, w, writeset) for sql in READERS}
-        assert states <= {"00000", "22P03"}, (states, w.hex())
+        # one of another encoding is one, but goes with no other one
+        assert states <= {"00000", "22P03", "0A000"}, (states, w.hex())
         state = answer(conn, APPLY, w, writeset)
-        # of a writeset: rows, tables, columns or rights that are not there, keys and constraints
-        assert state in {"00000", "22P03", "MP020", "MP021"} or state[:2] in {"23", "42"}, (state, w.hex())
+        # of a writeset: rows, tables, columns or rights that are not there, keys and constraints; and a regclass may
+        # name what is not there
+        told = {"00000", "22P03", "MP020", "MP021", "3F000"}
+        assert state in told or state[:2] in {"23", "42"}, (state, w.hex())
         assert state == "22P03" or "00000" in states
         taken += "00000" in states
     assert taken > 20  # most are refused; were all, nothing would be looked at
