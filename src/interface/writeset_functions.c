@@ -70,6 +70,7 @@ values_jsonb(const MipwSet *set, const MipwRelation *relation, const int *column
 			 const MipwValue *values)
 {
 	JsonbParseState *state = NULL;
+	JsonbValue	null = {.type = jbvNull};
 
 	(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 	for (int i = 0; i < n; i++)
@@ -80,7 +81,7 @@ values_jsonb(const MipwSet *set, const MipwRelation *relation, const int *column
 			continue;
 		push_string(&state, WJB_KEY, column->name);
 		if (values[i].null)
-			(void) pushJsonbValue(&state, WJB_VALUE, &(JsonbValue) {.type = jbvNull});
+			(void) pushJsonbValue(&state, WJB_VALUE, &null);
 		else
 			push_string(&state, WJB_VALUE, mip_value_text(set, column, &values[i]));
 	}

@@ -296,8 +296,13 @@ set_body(MipwOp *op, const MipwValue *identity, const MipwValue *row)
 static MipwChange
 change_of(const MipwOp *op)
 {
-	return (MipwChange) {.op = op->op,.relation = op->relation,.body = op->body,
-		.body_end = op->body_end};
+	MipwChange	change = {0};
+
+	change.op = op->op;
+	change.relation = op->relation;
+	change.body = op->body;
+	change.body_end = op->body_end;
+	return change;
 }
 
 /* An update becomes part of the insertion or update before it. */
@@ -503,12 +508,13 @@ write_ops(MipwWriter *writer, MipwOp **ops, uint64 n, uint64 number)
 	for (uint64 i = 0; i < n; i++)
 	{
 		MipwOp	   *op = ops[i];
-		StringInfoData body;
+		StringInfoData body = {0};
 
 		CHECK_FOR_INTERRUPTS();
 		if (op == NULL)
 			continue;
-		body = (StringInfoData) {.data = (char *) op->body,.len = op->body_end - op->body};
+		body.data = (char *) op->body;
+		body.len = op->body_end - op->body;
 		mipw_write_change(writer, op->op, number ? number++ : op->number,
 						  write_relation(writer, op), &body);
 	}

@@ -185,9 +185,9 @@ encode_attribute(MipwTable *table, int i, TupleTableSlot *slot, uint8 *room, Mip
 {
 	int			att = table->attnums[i] - 1;
 
-	if (slot->tts_isnull[att])
-		*value = (MipwValue) {.there = true,.null = true};
-	else
+	value->there = true;
+	value->null = slot->tts_isnull[att];
+	if (!value->null)
 		mip_value_encode(&table->codecs[i], slot->tts_values[att], room, value);
 }
 

@@ -18,7 +18,8 @@ typedef struct MipwTable
 	MipwRelation relation;		/* its fingerprint is the writer's to set */
 	AttrNumber *attnums;		/* of relation.columns */
 	MipwCodec  *codecs;			/* likewise */
-	Oid			index;			/* that the identity is the key of, if it is one */
+	Oid			index;			/* that the identity is the key of, if it is
+								 * one */
 } MipwTable;
 
 /*

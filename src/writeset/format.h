@@ -64,11 +64,13 @@
 #define MIPW_SKIP		0x80
 
 #define MIPW_MAX_COLUMNS	1600
-#define MIPW_MAX_NAME		1024	/* of a type, quoted and with its schema, at most */
+#define MIPW_MAX_NAME		1024	/* of a type, quoted and with its schema,
+									 * at most */
 
 /* Flags of a column */
 #define MIPW_IDENTITY	0x01	/* is of the identity */
-#define MIPW_GENERATED	0x02	/* stored, and computed anew where it is applied */
+#define MIPW_GENERATED	0x02	/* stored, and computed anew where it is
+								 * applied */
 #define MIPW_EXACT		0x04	/* equal values have equal bytes */
 
 /*
@@ -101,8 +103,8 @@ typedef struct MipwRelation
 	int			ncolumns;
 	MipwColumn *columns;
 	int			nidentity;
-	int		   *identity;		/* its columns, ascending; of the whole row without
-								 * generated ones */
+	int		   *identity;		/* its columns, ascending; of the whole row
+								 * without generated ones */
 	uint64		fingerprint;	/* of all but the id */
 } MipwRelation;
 

@@ -36,6 +36,7 @@ static const struct
 	const char *type;
 	int			width;
 }			widths[] =
+
 {
 	{"bigint", 8},
 	{"boolean", 1},
@@ -80,6 +81,16 @@ mipw_fnv(uint64 hash, const void *bytes, size_t length)
 }
 
 /* ---- parts ---- */
+
+static MipwInput
+input_of(const uint8 *start, const uint8 *end)
+{
+	MipwInput	in = {0};
+
+	in.next = start;
+	in.end = end;
+	return in;
+}
 
 static void
 fail(MipwInput *in, const char *wrong)
@@ -307,8 +318,10 @@ take_identity(MipwInput *in, const MipwRelation *relation, MipwValue *values)
 
 	for (int i = 0; i < relation->nidentity && !in->wrong; i++)
 	{
-		MipwValue	value = {.there = true,.null = has_bit(nulls, i)};
+		MipwValue	value = {0};
 
+		value.there = true;
+		value.null = has_bit(nulls, i);
 		if (!value.null)
 			take_value(in, &relation->columns[relation->identity[i]], &value);
 		if (values)
@@ -325,9 +338,10 @@ take_row(MipwInput *in, const MipwRelation *relation, const uint8 *bitmap,
 
 	for (int i = 0; i < relation->ncolumns && !in->wrong; i++)
 	{
-		MipwValue	value = {.there = bitmap == NULL || has_bit(bitmap, i),
-		.null = has_bit(nulls, i)};
+		MipwValue	value = {0};
 
+		value.there = bitmap == NULL || has_bit(bitmap, i);
+		value.null = has_bit(nulls, i);
 		if (value.null && !value.there)
 			fail(in, "a column that has not changed is null");
 		else if (value.there && !value.null)
@@ -396,7 +410,7 @@ take_changes(MipwInput *in, MipwSet *set)
 		take_change(in, &cursor, &change);
 		if (in->wrong)
 			return;
-		body = (MipwInput) {change.body, change.body_end, NULL};
+		body = input_of(change.body, change.body_end);
 		take_body(&body, &change, NULL, NULL);
 		if (body.wrong)
 			fail(in, body.wrong);
@@ -488,11 +502,12 @@ mipw_decode(const void *bytes, size_t length, MipwAlloc alloc, MipwSet *set)
 		return "its first or last number is wrong";
 	if ((wrong = check_keys(set)) != NULL)
 		return wrong;
-	in = (MipwInput) {set->modes + set->nkeys, set->changes, NULL, alloc};
+	in = input_of(set->modes + set->nkeys, set->changes);
+	in.alloc = alloc;
 	take_relations(&in, set);
 	if (in.wrong)
 		return in.wrong;
-	in = (MipwInput) {set->changes, set->changes_end, NULL};
+	in = input_of(set->changes, set->changes_end);
 	take_changes(&in, set);
 	return in.wrong;
 }
@@ -506,13 +521,18 @@ mipw_hash(const MipwSet *set, uint32 i)
 MipwCursor
 mipw_changes(const MipwSet *set)
 {
-	return (MipwCursor) {set, set->changes, set->first - 1};
+	MipwCursor	cursor = {0};
+
+	cursor.set = set;
+	cursor.next = set->changes;
+	cursor.number = set->first - 1;
+	return cursor;
 }
 
 bool
 mipw_next(MipwCursor *cursor, MipwChange *change)
 {
-	MipwInput	in = {cursor->next, cursor->set->changes_end, NULL};
+	MipwInput	in = input_of(cursor->next, cursor->set->changes_end);
 
 	if (in.next == in.end)
 		return false;
@@ -524,7 +544,7 @@ mipw_next(MipwCursor *cursor, MipwChange *change)
 void
 mipw_identity(const MipwChange *change, MipwValue *values)
 {
-	MipwInput	in = {change->body, change->body_end, NULL};
+	MipwInput	in = input_of(change->body, change->body_end);
 
 	take_identity(&in, change->relation, values);
 }
@@ -532,7 +552,7 @@ mipw_identity(const MipwChange *change, MipwValue *values)
 void
 mipw_row(const MipwChange *change, MipwValue *values)
 {
-	MipwInput	in = {change->body, change->body_end, NULL};
+	MipwInput	in = input_of(change->body, change->body_end);
 
 	take_body(&in, change, NULL, values);
 }

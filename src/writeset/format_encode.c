@@ -258,7 +258,8 @@ mipw_write_key(MipwWriter *writer, uint64 hash, uint8 mode)
 			writer->keys = repalloc_huge(writer->keys, mul_size(writer->room, sizeof(MipwKey)));
 		}
 	}
-	writer->keys[writer->nkeys++] = (MipwKey) {hash, mode};
+	writer->keys[writer->nkeys].hash = hash;
+	writer->keys[writer->nkeys++].mode = mode;
 }
 
 uint64

@@ -154,7 +154,10 @@ index_column_type(Relation index, int i)
 {
 	AttrNumber	attnum = index->rd_index->indkey.values[i];
 
-	/* of a plain column: index columns may have a name's or an array's storage type */
+	/*
+	 * of a plain column: index columns may have a name's or an array's
+	 * storage type
+	 */
 	if (attnum != 0)
 		return getBaseType(get_atttype(index->rd_index->indrelid, attnum));
 	return getBaseType(TupleDescAttr(RelationGetDescr(index), i)->atttypid);
@@ -245,10 +248,10 @@ static uint64
 text_hash(MipwHasher *hasher, Datum value)
 {
 	uint8		room[MIPW_WIDEST];
-	MipwValue	text;
+	MipwValue	bytes;
 
-	mip_value_encode(&hasher->codec, value, room, &text);
-	return hash_bytes_extended(text.data, text.length, SEED);
+	mip_value_encode(&hasher->codec, value, room, &bytes);
+	return hash_bytes_extended(bytes.data, bytes.length, SEED);
 }
 
 uint64

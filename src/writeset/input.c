@@ -32,18 +32,16 @@ alloc(size_t size)
 char *
 mip_writeset_text(const MipwSet *set, const void *data, size_t length)
 {
-	char	   *text = palloc(length + 1);
+	char	   *result = pnstrdup(data, length);
 	char	   *converted;
 
-	memcpy(text, data, length);
-	text[length] = '\0';
-	if (!pg_verify_mbstr(set->encoding, text, length, true))
+	if (!pg_verify_mbstr(set->encoding, result, length, true))
 		mip_writeset_invalid("a text is not valid in its encoding");
 	if (set->encoding == GetDatabaseEncoding())
-		return text;
-	converted = pg_any_to_server(text, length, set->encoding);
-	if (converted != text)
-		pfree(text);
+		return result;
+	converted = pg_any_to_server(result, length, set->encoding);
+	if (converted != result)
+		pfree(result);
 	return converted;
 }
 

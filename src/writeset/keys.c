@@ -66,7 +66,8 @@ struct MipwKeys
 	bool		has_identity;
 	uint64		row_seed;		/* of keys that are the whole row */
 	int			nrelations;
-	uint64	   *relations;		/* its own key, and those of what it is a partition of */
+	uint64	   *relations;		/* its own key, and those of what it is a
+								 * partition of */
 	uint8		written;		/* strongest mode of relations written, or 0 */
 };
 
@@ -204,7 +205,8 @@ refer(MipwKeys *keys, MipwKeyDef *def, const ForeignKeyCacheInfo *fk)
 										   TupleDescAttr(RelationGetDescr(keys->rel),
 														 def->attnums[i] - 1)->atttypid);
 	}
-	/* there K is on the relation as well, or else is of keys that cannot be met */
+
+	/* there K is of keys that are not met from here, or of the relation */
 	def->unhashed_mode = hashed_there ? MIPW_K : MIPW_R;
 }
 
@@ -244,8 +246,12 @@ add_references(MipwKeys *keys)
 
 	keys->defs = repalloc(keys->defs, (keys->ndefs + list_length(fks) + 1) * sizeof(MipwKeyDef));
 	foreach(cell, fks)
-		if (MIP_FK_IS_ENFORCED(lfirst_node(ForeignKeyCacheInfo, cell)))
-			add_reference(keys, lfirst_node(ForeignKeyCacheInfo, cell));
+	{
+		ForeignKeyCacheInfo *fk = lfirst_node(ForeignKeyCacheInfo, cell);
+
+		if (MIP_FK_IS_ENFORCED(fk))
+			add_reference(keys, fk);
+	}
 	list_free_deep(fks);
 }
 

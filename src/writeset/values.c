@@ -36,6 +36,7 @@ static const struct
 	const char *name;
 	const char *value;
 }			settings[] =
+
 {
 	{"array_nulls", "on"},
 	{"bytea_output", "hex"},
@@ -236,6 +237,7 @@ mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
 		char	   *text = OutputFunctionCall(&codec->output, datum);
 
 		value->data = (const uint8 *) text;
+
 		value->length = strlen(text);
 	}
 }
@@ -281,6 +283,7 @@ mip_value_decode(MipwCodec *codec, const MipwSet *set, const MipwValue *value)
 		return PointerGetDatum(cstring_to_text_with_len((const char *) value->data,
 														value->length));
 	text = mip_writeset_text(set, value->data, value->length);
+
 	if (codec->plain && codec->typmod < 0)
 	{
 		result = cstring_to_text(text);

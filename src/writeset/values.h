@@ -20,7 +20,8 @@ typedef struct MipwCodec
 	int16		typlen;
 	bool		typbyval;
 	int			width;			/* mipw_width() of the type's name */
-	bool		plain;			/* varlena, whose bytes are its text, or bytea's */
+	bool		plain;			/* varlena, whose bytes are its text, or
+								 * bytea's */
 	FmgrInfo	output;			/* else; MIPW_TEXT only */
 	FmgrInfo	input;			/* as read; MIPW_TEXT only */
 	Oid			ioparam;
