@@ -202,17 +202,18 @@ sub random_statement
 	my $name = quoted($table->{name});
 	my $from = int rand 150;
 	my $set = sub {
+		my $old = shift // '';
 		my @c = grep { chance(0.4) && ($_->[0] !~ /^k/ || chance(0.4)) } @{ $table->{columns} };
 		@c = ($table->{columns}[-1]) if !@c;
 		my $n = int rand 1000;
-		return join ', ', map { "$_->[0] = " . one_of(value($_->[1], $n), value($_->[1], $n), $_->[0], $_->[0] =~ /^k/ ? $_->[0] : 'NULL') } @c;
+		return join ', ', map { "$_->[0] = " . one_of(value($_->[1], $n), value($_->[1], $n), "$old$_->[0]", $_->[0] =~ /^k/ ? "$old$_->[0]" : 'NULL') } @c;
 	};
 	my $kind = one_of('insert', 'insert', 'update', 'update', 'update', 'delete', 'conflict', 'merge', 'truncate', 'cursor', 'trigger');
 	return insert($table, $from, $from + int rand 20) if $kind eq 'insert';
 	return "UPDATE $name SET " . $set->() . ' WHERE ' . condition() if $kind eq 'update' || $kind eq 'cursor';
 	return "DELETE FROM $name WHERE " . condition() if $kind eq 'delete';
 	return insert({ %$table, child => undef }, $from, $from + 20) . ' ON CONFLICT '
-	  . ($table->{kind} =~ /key|replica/ && chance(0.7) ? '(k1) DO UPDATE SET ' . $set->() : 'DO NOTHING')
+	  . ($table->{kind} =~ /key|replica/ && chance(0.7) ? '(k1) DO UPDATE SET ' . $set->('excluded.') : 'DO NOTHING')
 	  if $kind eq 'conflict' && $table->{kind} ne 'deferrable';
 	return "MERGE INTO $name t USING (SELECT " . value($table->{columns}[0][1], 'n')
 	  . " AS v, n FROM generate_series($from, $from + 10) n) s ON t.$table->{columns}[0][0]::text = s.v::text"
