@@ -104,7 +104,8 @@ class Table:
     def __init__(self, random: Random, number: int) -> None:
         self.random = random
         self.name = f"odd.{quoted(f'T {number}')}"
-        self.columns = dict(zip(random.sample(NAMES, random.randint(1, 7)), random.choices(list(TYPES), k=7)))
+        names = random.sample(NAMES, random.randint(1, 7))
+        self.columns = {name: random.choice(list(TYPES)) for name in names}
         self.kind = random.choice(["plain", "plain", "partitioned", "parent"])
         self.keys: list[str] = []
         self.ddl = self._ddl()

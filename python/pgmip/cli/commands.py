@@ -15,6 +15,7 @@ from .show import show
 from .status import status, top
 from .sweep import sweep
 from .tables import disable, enable
+from .writeset import writeset
 
 __all__ = ["app", "run"]
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 for command in (status, top, show, resolve, sweep, doctor, enable, disable, bench, demo):
     app.command()(command)
+app.add_typer(writeset)
 
 
 def _version(wanted: bool) -> None:
