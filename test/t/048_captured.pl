@@ -80,6 +80,26 @@ sub places
 	return mip_sql($server, 'SELECT xid, xinst FROM mip.mipt WHERE places IS NOT NULL OR links IS NOT NULL');
 }
 
+# Memory does not grow with the number of changes, but for the writeset's own. In kB
+sub peak
+{
+	my ($sql) = @_;
+	return (split /\n/, mip_sql($node, "$sql; SELECT (regexp_match(pg_read_file('/proc/self/status'), 'VmHWM:\\s+(\\d+)'))[1]"))[-1];
+}
+SKIP:
+{
+	skip 'there is no /proc', 1 if !-e '/proc/self/status';
+	mip_sql($node, 'CREATE TABLE many (id int PRIMARY KEY, '
+		  . join(', ', map { "c$_ text DEFAULT 'some text'" } 1 .. 20) . ') USING mip;'
+		  . ' INSERT INTO many SELECT i FROM generate_series(1, 150000) i');
+	my $change = "SET work_mem = '1MB'; BEGIN; UPDATE many SET c1 = 'x'";
+	my $without = peak("SET mip.capture_writeset = off; $change");
+	my $with = peak("$change; SELECT 1 FROM mip.writeset()");
+	# the writeset has 20 bytes for each, and is made in three parts
+	cmp_ok($with - $without, '<', 40_000, 'memory of capture and extraction');
+	mip_sql($node, 'DROP TABLE many');
+}
+
 prepare_family('crashed', 2000);
 is_as_before($node, 'crashed', 'prepared');
 my $standby = standby_of($node, 'standby');
