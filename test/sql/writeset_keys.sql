@@ -161,6 +161,25 @@ SELECT check_conflict(what, expected, a, b) FROM (VALUES
 	('a key of one partition', true, 'INSERT INTO q21 VALUES (1, 1, 13)', 'INSERT INTO q21 VALUES (1, 1, 14)')
 ) AS t (what, expected, a, b);
 
+-- Where copies have other partitions, too
+SELECT ws('INSERT INTO q VALUES (5, 5)') AS row, ws('INSERT INTO r VALUES (1)') AS reference \gset
+DROP TABLE r1;
+DELETE FROM r;
+ALTER TABLE q DETACH PARTITION q1;
+CREATE TABLE q3 PARTITION OF q FOR VALUES FROM (0) TO (10) USING mip;
+INSERT INTO q VALUES (1, 1), (2, 2);
+SELECT mip.writeset_conflicts(:'row', ws('INSERT INTO q VALUES (5, 6)')),
+	mip.writeset_conflicts(:'row', ws('INSERT INTO q VALUES (6, 6)')),
+	mip.writeset_conflicts(:'reference', ws('DELETE FROM q WHERE id = 1')),
+	mip.writeset_conflicts(:'reference', ws('DELETE FROM q WHERE id = 2'));
+
+-- A reference that nothing has checked, and which no key can be
+CREATE TABLE s (id smallint PRIMARY KEY) USING mip;
+CREATE TABLE s_ref (s bigint REFERENCES s) USING mip;
+SET session_replication_role = replica;
+SELECT mip.writeset_conflicts(ws('INSERT INTO s_ref VALUES (70000)'), ws('INSERT INTO s VALUES (4464)'));
+RESET session_replication_role;
+
 -- Nulls, predicates, expressions, exclusion constraints
 CREATE TABLE n (id int PRIMARY KEY, a int, b int, UNIQUE NULLS NOT DISTINCT (a, b)) USING mip;
 CREATE TABLE m (id int PRIMARY KEY, a int, b int, UNIQUE (a, b)) USING mip;
