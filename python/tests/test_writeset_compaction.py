@@ -142,10 +142,13 @@ IDENTITY = {"ints": ["id"], "texts": ["id"], "numbers": ["id"], "pairs": ["x", "
 
 
 def goes_on(changes: list[tuple[str, str, Any, Any]]) -> list[str]:
-    """Changes of what another one here has left, but for updates that both change the identity: there must be none."""
+    """Changes of what another one here has left, but for updates that both change the identity: there must be none.
+    Without a key who has left a row is anybody's guess."""
     left: dict[str, list[bool]] = {}  # was it left by an update that changed it?
     wrong = []
     for op, relation, identity, row in changes:
+        if relation == "public.loose":
+            continue
         columns = IDENTITY.get(relation.removeprefix("public."), list(identity or row or []))
         if relation.startswith("public.part"):
             columns = ["id"]
@@ -171,7 +174,7 @@ def database() -> Iterator[Database]:
         yield Database(conn)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_it_does_what_they_do(database: Database, seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(5):
@@ -209,3 +212,28 @@ def test_numbers_stay_where_they_ascend(database: Database) -> None:
     assert numbers(a, b) == [(1, 4, 1, [3])]
     assert numbers(b, a) == [(1, 3, 3, [1, 2, 3])]
     assert numbers() == [(1, 0, 0, [])]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "steps", "left"),
+    [
+        ("ints", "id", [("1", "9"), ("9", "8")], 1),
+        ("ints", "id", [("1", "9"), ("2", "1"), ("9", "2")], 3),
+        ("ints", "id", [("1", "9"), ("9", "1")], 1),
+        ("texts", "id", [("'1'", "'9'"), ("'9'", "'8'")], 1),
+        # "1" and "1.0" are one identity, and two images: who knows who has taken it
+        ("numbers", "id", [("1", "9"), ("9", "8")], 2),
+        ("numbers", "id", [("1", "9"), ("2", "1.0"), ("9", "2")], 3),
+        ("loose", "a", [("2", "9"), ("9", "8")], 1),
+    ],
+)
+def test_moved_twice(database: Database, table: str, key: str, steps: list[tuple[str, str]], left: int) -> None:
+    database.conn.execute(BASE)
+    database.conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
+    for before, after in steps:
+        database.conn.execute(f"UPDATE {table} SET {key} = {after} WHERE {key} = {before}")  # type: ignore[arg-type]
+    writeset = database.value("SELECT mip.writeset_compact(mip.writeset())")
+    database.conn.execute("COMMIT")
+    wanted = database.rows()
+    assert [op for op, *_ in database.changes(writeset)] == left * ["U"]
+    assert database.applied([writeset]) == wanted
