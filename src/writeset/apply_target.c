@@ -261,6 +261,16 @@ set_flags(TriggerDesc *desc, int16 type)
  * not, or others would; and in that of a replica statements in their functions would not
  * fire theirs. Unique constraints that may be deferred are checked by apply_check.c.
  */
+static bool
+is_to_fire(const Trigger *trigger)
+{
+	return (trigger->tgenabled == TRIGGER_FIRES_ALWAYS ||
+			trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA) &&
+		TRIGGER_FOR_ROW(trigger->tgtype) &&
+		RI_FKey_trigger_type(trigger->tgfoid) == RI_TRIGGER_NONE &&
+		trigger->tgfoid != F_UNIQUE_KEY_RECHECK;
+}
+
 static void
 choose_triggers(ResultRelInfo *info)
 {
@@ -276,11 +286,7 @@ choose_triggers(ResultRelInfo *info)
 	{
 		const Trigger *trigger = &all->triggers[i];
 
-		if ((trigger->tgenabled != TRIGGER_FIRES_ALWAYS &&
-			 trigger->tgenabled != TRIGGER_FIRES_ON_REPLICA) ||
-			!TRIGGER_FOR_ROW(trigger->tgtype) ||
-			RI_FKey_trigger_type(trigger->tgfoid) != RI_TRIGGER_NONE ||
-			trigger->tgfoid == F_UNIQUE_KEY_RECHECK)
+		if (!is_to_fire(trigger))
 			continue;
 		chosen->triggers[chosen->numtriggers] = *trigger;
 		chosen->triggers[chosen->numtriggers].tgenabled = TRIGGER_FIRES_ALWAYS;
@@ -289,6 +295,44 @@ choose_triggers(ResultRelInfo *info)
 	}
 	if (chosen->numtriggers > 0)
 		info->ri_TrigDesc = chosen;
+}
+
+/* Would it fire if statements made the changes, and does not here? */
+static bool
+is_passed_over(const Trigger *trigger)
+{
+	bool		truncates = !TRIGGER_FOR_ROW(trigger->tgtype) && TRIGGER_FOR_TRUNCATE(trigger->tgtype);
+
+	return (trigger->tgenabled == TRIGGER_FIRES_ON_ORIGIN ||
+			(trigger->tgenabled == TRIGGER_FIRES_ALWAYS && !is_to_fire(trigger) && !truncates)) &&
+		trigger->tgfoid != F_UNIQUE_KEY_RECHECK;
+}
+
+/*
+ * What a table's owner lets happen with each change, be it a foreign key's check or an
+ * audit, is his to leave out: a right to change rows is none to do so unnoticed.
+ */
+static void
+check_may_pass_over_triggers(Relation rel)
+{
+	const TriggerDesc *all = rel->trigdesc;
+
+	if (all == NULL || mip_object_ownercheck_class(RelationGetRelid(rel), GetUserId()))
+		return;
+	for (int i = 0; i < all->numtriggers; i++)
+	{
+		const Trigger *trigger = &all->triggers[i];
+
+		if (is_passed_over(trigger))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("must be owner of table \"%s\" to apply a writeset to it",
+							RelationGetRelationName(rel)),
+					 RI_FKey_trigger_type(trigger->tgfoid) == RI_TRIGGER_NONE ?
+					 errdetail("Its trigger \"%s\" would not fire.", trigger->tgname) :
+					 errdetail("Its foreign keys would not be checked."),
+					 errhint("Let the table's owner apply it.")));
+	}
 }
 
 /* ---- by what rows are found ---- */
@@ -431,6 +475,7 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 							change->relation->name);
 	target->rel = open_table(apply, target, right);
 	check_row_security(target->rel);
+	check_may_pass_over_triggers(target->rel);
 	apply->check_table(target->rel);
 	map_columns(apply, target);
 	target->info = makeNode(ResultRelInfo);

@@ -225,6 +225,7 @@ checksum_begin(Relation rel, void *arg)
 	Checksum   *checksum = arg;
 	MemoryContext old = MemoryContextSwitchTo(checksum->table_memory);
 	const MipwRelation *relation;
+	const Sum	seed = {1, 2};
 
 	mip_check_may_read(rel);
 	checksum->table = mip_describe(rel);
@@ -234,7 +235,7 @@ checksum_begin(Relation rel, void *arg)
 	{
 		const char *name = relation->columns[i].name;
 
-		checksum->seeds[i] = hash_bytes_twice(name, strlen(name), (Sum) {1, 2});
+		checksum->seeds[i] = hash_bytes_twice(name, strlen(name), seed);
 	}
 	MemoryContextSwitchTo(old);
 }
@@ -246,6 +247,7 @@ checksum_row(TupleTableSlot *slot, void *arg)
 	Checksum   *checksum = arg;
 	const MipwTable *table = checksum->table;
 	MemoryContext old = MemoryContextSwitchTo(checksum->row_memory);
+	const Sum	seed = {3, 4};
 	Sum			row = {0};
 	Sum			hash;
 
@@ -263,7 +265,7 @@ checksum_row(TupleTableSlot *slot, void *arg)
 		row.low += hash.low;
 		row.high += hash.high;
 	}
-	hash = hash_bytes_twice(&row, sizeof(row), (Sum) {3, 4});
+	hash = hash_bytes_twice(&row, sizeof(row), seed);
 	checksum->sum.low += hash.low;
 	checksum->sum.high += hash.high;
 	checksum->rows++;

@@ -55,8 +55,8 @@ SELECT mip.writeset('ci1', 1);
 \echo :LAST_ERROR_SQLSTATE
 RESET ROLE;
 -- nobody has to wait for who decides, and what is read of an instance that has ended does not count
-SELECT dblink_connect('other', 'dbname=' || current_database() || ' port=' || current_setting('port') || ' host=' || split_part(current_setting('unix_socket_directories'), ',', 1)),
-	dblink_connect('decides', 'dbname=' || current_database() || ' port=' || current_setting('port') || ' host=' || split_part(current_setting('unix_socket_directories'), ',', 1));
+SELECT dblink_connect('other', 'dbname=' || current_database() || ' port=' || current_setting('port') || ' host=' || split_part(current_setting('unix_socket_directories'), ',', 1) || ' user=' || current_user),
+	dblink_connect('decides', 'dbname=' || current_database() || ' port=' || current_setting('port') || ' host=' || split_part(current_setting('unix_socket_directories'), ',', 1) || ' user=' || current_user);
 SELECT dblink_exec('other', 'SET mip.debug_stop_at = ''wait:places''');
 SELECT pg_advisory_lock(1);
 SELECT dblink_send_query('other', 'SELECT mip.writeset(''ci1'', 1)::text');

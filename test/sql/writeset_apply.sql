@@ -303,6 +303,27 @@ SET ROLE mip_regress_applier;
 SELECT mip.writeset_apply(:'update'), mip.writeset_apply(:'insert'), mip.writeset_apply(:'delete');
 RESET ROLE;
 TABLE rights ORDER BY id;
+-- What an owner has fire by each change, or checked, is passed over: only by who owns the table.
+CREATE TABLE child (id int REFERENCES rights) USING mip;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update');
+:code
+RESET ROLE;
+DROP TABLE child;
+CREATE TRIGGER audit AFTER INSERT OR UPDATE ON rights EXECUTE FUNCTION suppress_redundant_updates_trigger();
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update');
+:code
+RESET ROLE;
+ALTER TABLE rights DISABLE TRIGGER audit;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update');
+RESET ROLE;
+ALTER TABLE rights ENABLE REPLICA TRIGGER audit;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update');
+RESET ROLE;
+DROP TRIGGER audit ON rights;
 ALTER TABLE rights ENABLE ROW LEVEL SECURITY;
 SET ROLE mip_regress_applier;
 SELECT mip.writeset_apply(:'update');
