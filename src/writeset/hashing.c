@@ -20,6 +20,7 @@
 #include "access/stratnum.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_amop.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
@@ -223,6 +224,8 @@ mip_hasher_refer(MipwHasher *hasher, Oid type)
 		case COERCION_PATH_RELABELTYPE:
 			return true;
 		case COERCION_PATH_FUNC:
+			if (func_volatile(function) != PROVOLATILE_IMMUTABLE)
+				return false;	/* by a time zone, for one: elsewhere another one */
 			fmgr_info(function, &hasher->cast);
 			hasher->cast_nargs = get_func_nargs(function);
 			return true;

@@ -304,12 +304,12 @@ SELECT mip.writeset_apply(:'update'), mip.writeset_apply(:'insert'), mip.writese
 RESET ROLE;
 TABLE rights ORDER BY id;
 -- What an owner has fire by each change, or checked, is passed over: only by who owns the table.
-CREATE TABLE child (id int REFERENCES rights) USING mip;
+CREATE TABLE rights_child (id int REFERENCES rights) USING mip;
 SET ROLE mip_regress_applier;
 SELECT mip.writeset_apply(:'update');
 :code
 RESET ROLE;
-DROP TABLE child;
+DROP TABLE rights_child;
 CREATE TRIGGER audit AFTER INSERT OR UPDATE ON rights EXECUTE FUNCTION suppress_redundant_updates_trigger();
 SET ROLE mip_regress_applier;
 SELECT mip.writeset_apply(:'update');

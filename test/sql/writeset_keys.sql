@@ -119,8 +119,9 @@ BEGIN
 		('text', 'varchar', 'a', 'b', false), ('text', 'name', 'a', 'b', false), ('varchar(9)', 'text', 'a', 'b', false),
 		('text', 'char(3)', 'a', 'b', false), ('char(3)', 'char(9)', 'a', 'b', false), ('amount', 'int', '1', '2', false),
 		('timestamp', 'date', '2000-01-01', '2000-01-02', false), ('date', 'timestamp', '2000-01-01', '2000-01-02', false),
-		('timestamptz', 'date', '2000-01-01', '2000-01-02', false), ('mood', 'mood', 'low', 'another', false),
-		('bit(2)', 'bit(2)', '01', '10', true)
+		('mood', 'mood', 'low', 'another', false),
+		-- which of them are equal depends on the time zone, or is not known: any two are in conflict
+		('timestamptz', 'date', '2000-01-01', '2000-01-02', true), ('bit(2)', 'bit(2)', '01', '10', true)
 	LOOP
 		EXECUTE format('CREATE TABLE k (k %s PRIMARY KEY, v int) USING mip', t.column1);
 		EXECUTE format('CREATE TABLE r (k %s REFERENCES k) USING mip', t.column2);
