@@ -144,8 +144,11 @@ class Attempt:
                 for site, branch in self._branches.items():
                     all_of_them.push_async_callback(self._pools[site].give, branch.conn)
                     if branch.end() or hard:
-                        all_of_them.push_async_callback(branch.close, self._deadline.step())
+                        all_of_them.push_async_callback(self._disconnect, branch)
             self._branches = {}
+
+    async def _disconnect(self, branch: Branch) -> None:
+        await branch.close(self._deadline.step())
 
     def _cause(self, raised: Exception) -> Exception:
         """Why the attempt fails whose handler has raised this."""

@@ -27,7 +27,6 @@ _FINISHING = 4  # connections for what finishes instances
 _IN_DOUBT = 4  # connections for transactions of requests in doubt where there are no others
 _TRUSTED = 5.0  # seconds for which an idle connection is taken to be good as long as its end has not been seen
 _PATIENCE = 1.0  # seconds at most for a server to say that a connection is good; there may be a deadline
-_LEAST = 0.1
 _FOR_EVER = 1e6
 
 
@@ -178,7 +177,7 @@ class Pool:
                     conn = await obeyed(pool.getconn(timeout=left), lambda conn: uninterrupted(pool.putconn(conn)))
                     conn.pool = pool
                 # Not the pool's own check: that pauses after each bad connection, and all of them go bad together.
-                within = max(_LEAST, end - clock()) if pool is self._finishing else _PATIENCE
+                within = max(0.0, end - clock()) if pool is self._finishing else _PATIENCE
                 good = await self._check(pool, conn, min(within, _PATIENCE, self._timeout))
                 if good:
                     return conn

@@ -112,9 +112,8 @@ class App:
         connection counts as lost; less where the deadline is closer.
 
         `parallel=False` prepares and commits the sites one after another, in the declared order, so that a process
-        killed at `prepared-first-site` leaves exactly one of them prepared: for fault injection. Where sites do not
-        answer the deadline may be missed by more then: by up to another second for each further site. The attribute of
-        the same name can be set at any time.
+        killed at `prepared-first-site` leaves exactly one of them prepared: for fault injection. The attribute of the
+        same name can be set at any time.
         """
         if not isinstance(sites, Mapping):
             raise TypeError(f"the sites of an App are a mapping of names to conninfos, not a {type(sites).__name__}")

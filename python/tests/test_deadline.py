@@ -171,3 +171,20 @@ async def test_no_further_try_when_time_is_up(app: App, shop: Shop, store: Proxy
     assert len(began) == 1
     await app.settle(xid)
     shop.assert_clean()
+
+
+@pytest.mark.parametrize("late", [-1.0, 0.0, 1.2, 1.4, 1.5, 1.6, 10.0])
+async def test_whatever_is_asked_of_sites_that_do_not_answer(monkeypatch: pytest.MonkeyPatch, late: float) -> None:
+    """However many questions there are when a call ends, it is over in time; and a site may answer even then."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    deadline = Deadline(DEADLINE, FOR_EVER)
+    now += DEADLINE + late
+    for number in range(100):
+        connecting = deadline.step()
+        assert connecting > (0.02 if number < 3 else 0)
+        now += connecting
+        now += deadline.step()
+    over = now - deadline.at
+    assert over < (OVERTIME if late < OVERTIME else late + 0.5) + 0.2
