@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from ._cancellation import obeyed, uninterrupted
 from ._circuit import Circuit
 from ._connection import Connection, PooledConnection, cut_after, is_usable
-from ._process import Process
+from ._process import Home
 from .exceptions import SiteDown
 
 __all__ = ["Pool", "PoolSettings", "at_site"]
@@ -61,15 +62,16 @@ class Pool:
     transaction which itself waits for rows of what is to be committed would wait for ever. So would a request in doubt.
     """
 
-    def __init__(self, site: str, conninfo: str, settings: PoolSettings, timeout: float, process: Process) -> None:
-        """`timeout`: seconds after which a server that does not answer counts as gone. `process`: whose it is."""
+    def __init__(self, site: str, conninfo: str, settings: PoolSettings, timeout: float, home: Home) -> None:
+        """`timeout`: seconds after which a server that does not answer counts as gone. `home`: where it is used."""
         self.site = site
-        self._process = process
+        self._home = home
         self._closed = False
         self._conninfo = conninfo
         self._timeout = timeout
         self._options: dict[str, Any] = {} if settings.prepared_statements else {"prepare_threshold": None}
         self._circuit = Circuit(site, self._probe)
+        self._made = weakref.WeakSet[PooledConnection]()
         self._transactions = self._connections("transactions", settings.min_size, settings.max_size, settings.max_idle)
         self._in_doubt = self._connections("in doubt", 0, _IN_DOUBT, settings.max_idle)
         self._finishing = self._connections("finishing", 0, _FINISHING, settings.max_idle)
@@ -88,7 +90,7 @@ class Pool:
 
     async def open(self) -> None:
         """Begin to connect, where connections are to be kept. What is not open yet opens when it is used."""
-        self._process.check()
+        self._home.check()
         await self._transactions.open()
 
     async def take(self, patience: float) -> PooledConnection | None:
@@ -134,7 +136,16 @@ class Pool:
 
     async def close(self) -> None:
         """Close what is idle, and everything else as it comes back."""
-        await uninterrupted(self._close())
+        if self._home.is_gone:
+            self._abandon()
+        else:
+            await uninterrupted(self._close())
+
+    def _abandon(self) -> None:
+        """Close what is there, where the event loop is no more that all else belongs to."""
+        self._closed = True
+        for conn in tuple(self._made):
+            conn.pgconn.finish()
 
     async def _close(self) -> None:
         self._closed = True
@@ -150,6 +161,7 @@ class Pool:
             self._conninfo,
             connection_class=PooledConnection,
             kwargs={"patience": self._timeout, "ended": self._circuit.connected, **self._options},
+            configure=self._note,
             min_size=min_size,
             max_size=max_size,
             max_idle=max_idle,
@@ -158,10 +170,13 @@ class Pool:
             open=False,
         )
 
+    async def _note(self, conn: PooledConnection) -> None:
+        self._made.add(conn)
+
     async def _take(
         self, pool: AsyncConnectionPool[PooledConnection], patience: float = _FOR_EVER
     ) -> PooledConnection:
-        self._process.check()
+        self._home.check()
         if pool.closed and not self._closed:
             await pool.open()
         clock = asyncio.get_running_loop().time

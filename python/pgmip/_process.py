@@ -1,10 +1,11 @@
-"""Which process something belongs to."""
+"""Which process, and which event loop, something belongs to."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 
-__all__ = ["Process"]
+__all__ = ["Home", "Process"]
 
 
 class Process:
@@ -25,3 +26,29 @@ class Process:
                 f"{self._what} has been used before this process ({os.getpid()}) was forked, and belongs to process "
                 f"{self._pid}: what this one needs, make after the fork"
             )
+
+
+class Home(Process):
+    """The process, and the event loop in it, that use something first: its connections wait in that loop."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check(self) -> None:
+        """Raise RuntimeError in any other process, and in any other event loop."""
+        super().check()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise RuntimeError(
+                f"{self._what} has been used in another event loop, to which its connections belong: use it in one "
+                "only (a single asyncio.run), or make one for each; pgmip.sync.App needs none of your own"
+            )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether that event loop is closed: nothing can run there any more."""
+        super().check()
+        return self._loop is not None and self._loop.is_closed()

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ._cancellation import ended
-from ._process import Process
+from ._process import Home
 from .exceptions import Unknown
 
 __all__ = ["Running"]
@@ -19,19 +19,19 @@ T = TypeVar("T")
 class Running:
     """Runs each operation as a task of its own. Whoever is cancelled gets away only when it has ended."""
 
-    def __init__(self, process: Process) -> None:
-        """`process`: whose they are."""
-        self._process = process
+    def __init__(self, home: Home) -> None:
+        """`home`: where they run."""
+        self._home = home
         self._tasks: set[asyncio.Task[Any]] = set()
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def run(self, work: Coroutine[Any, Any, T], xid: str) -> T:
         """What `work` returns or raises. Raises Unknown where it was not begun, or not finished, because of the end,
-        and RuntimeError in a process that was forked since the first operation.
+        and RuntimeError in a process that was forked since the first operation, and in another event loop.
         """
         try:
-            self._process.check()
+            self._home.check()
             if self._closed:
                 raise Unknown("this App is closed: submit to another server", xid=xid)
         except BaseException:
@@ -54,7 +54,10 @@ class Running:
 
     async def close(self, grace: float) -> None:
         """Begin nothing more, give what runs `grace` seconds to finish, then cancel it."""
-        self._process.check()
+        if self._home.is_gone:  # and what ran there
+            self._closed = True
+            return
+        self._home.check()
         self._closed = True
         current = asyncio.current_task()
         if others := self._tasks - {current}:

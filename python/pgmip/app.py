@@ -39,7 +39,7 @@ from ._json import canonical, parse
 from ._left import Left
 from ._nesting import check_outside, handled
 from ._pool import Pool, PoolSettings
-from ._process import Process
+from ._process import Home
 from ._running import Running
 from ._text import described
 from ._tx import Handler, Tx
@@ -77,7 +77,8 @@ class _Transaction:
 class App:
     """A set of sites and the transactions over them. Keeps no state that matters: run any number, kill any of them.
 
-    It belongs to the process that uses it first. It may be made before a fork, but not used before and after it.
+    It belongs to the process, and to the event loop, that use it first. It may be made before a fork, but not used
+    before and after it; and what runs in several event loops, as by `asyncio.run` each time, needs an App for each.
     """
 
     def __init__(
@@ -126,11 +127,11 @@ class App:
                 raise ValueError(f"site {site!r} has no usable conninfo: {error}") from error
         self.parallel = parallel
         self._sites = dict(sites)
-        process = Process("this App")
-        self._running = Running(process)
+        home = Home("this App")
+        self._running = Running(home)
         self._limits = Limits(deadline, attempts, step_timeout)
         settings = PoolSettings(pool_min_size, pool_size, pool_max_idle, prepared_statements)
-        self._pools = {site: Pool(site, conninfo, settings, step_timeout, process) for site, conninfo in sites.items()}
+        self._pools = {site: Pool(site, conninfo, settings, step_timeout, home) for site, conninfo in sites.items()}
         self._transactions: dict[str, _Transaction] = {}
         self._left = Left()
         self._observers: list[Observer] = [*([Tracing()] if tracing_installed else []), Logs()]
@@ -202,8 +203,8 @@ class App:
 
         Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
         earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
-        TypeError or ValueError for a request or an XID that cannot be one, and RuntimeError within a handler, and in a
-        process that was forked after this App had been used.
+        TypeError or ValueError for a request or an XID that cannot be one, and RuntimeError within a handler, in a
+        process that was forked after this App had been used, and in another event loop than the first.
         When cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `settle`. The same
         goes for what is no Exception, as KeyboardInterrupt, wherever it is raised: it passes through.
         """
@@ -300,7 +301,8 @@ class App:
         """Shut down: begin nothing more, let what runs finish for `grace` seconds, roll back what has not, disconnect.
 
         For good. Whoever submits from now on, or is not finished in time, gets Unknown: another server can go on. What
-        is prepared by then stays so until somebody does. May be called again, to wait no longer.
+        is prepared by then stays so until somebody does. May be called again, to wait no longer. Where the event loop
+        is closed in which it was used, so is what ran there, and only the connections are left to be closed.
         """
         await self._running.close(grace)
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
