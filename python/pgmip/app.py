@@ -38,6 +38,7 @@ from ._handler import check_async
 from ._json import canonical, parse
 from ._left import Left
 from ._nesting import check_outside, handled
+from ._options import check_count, check_seconds
 from ._pool import Pool, PoolSettings
 from ._process import Home
 from ._running import Running
@@ -125,6 +126,12 @@ class App:
                 conninfo_to_dict(conninfo)
             except psycopg.ProgrammingError as error:
                 raise ValueError(f"site {site!r} has no usable conninfo: {error}") from error
+        check_count("pool_size", pool_size, 1)
+        check_count("pool_min_size", pool_min_size, 0)
+        check_seconds("pool_max_idle", pool_max_idle, none=True)
+        check_seconds("deadline", deadline, none=True)
+        check_count("attempts", attempts, 1)
+        check_seconds("step_timeout", step_timeout)
         self.parallel = parallel
         self._sites = dict(sites)
         home = Home("this App")
@@ -203,8 +210,8 @@ class App:
 
         Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
         earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
-        TypeError or ValueError for a request or an XID that cannot be one, and RuntimeError within a handler, in a
-        process that was forked after this App had been used, and in another event loop than the first.
+        TypeError or ValueError for a request, an XID or a limit that cannot be one, and RuntimeError within a handler,
+        in a process that was forked after this App had been used, and in another event loop than the first.
         When cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `settle`. The same
         goes for what is no Exception, as KeyboardInterrupt, wherever it is raised: it passes through.
         """
@@ -218,6 +225,7 @@ class App:
         deadline: float | None = None, attempts: int | None = None,
     ) -> Answer:  # fmt: skip
         """As `submit`, which raises some answers."""
+        _check_limits(deadline, attempts)
         try:
             transaction = self._transactions[name]
         except KeyError:
@@ -248,8 +256,9 @@ class App:
         the handler raises), and of several requests where one is still in doubt, or more than one has won, at sites
         that they do not share; KeyReused where another request has won that shares one of `sites`; ValueError where
         something in doubt has sites that this App does not know, or, before anything has begun, others than `sites`;
-        and TypeError for one name in place of `sites`.
+        and TypeError for one name in place of `sites`; both for a deadline that cannot be one.
         """
+        _check_limits(deadline)
         known = self._given(sites)
         work = self._settle(self._operation("settle", xid), known, run=True, cancel=cancel, deadline=deadline)
         return await self._running.run(work, xid)
@@ -304,6 +313,7 @@ class App:
         is prepared by then stays so until somebody does. May be called again, to wait no longer. Where the event loop
         is closed in which it was used, so is what ran there, and only the connections are left to be closed.
         """
+        check_seconds("grace", grace, none=True)
         await self._running.close(grace)
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
@@ -481,6 +491,13 @@ class App:
         if unknown or not declared:
             raise ValueError(f"not sites of this App: {unknown}" if unknown else "at least one site is needed")
         return declared
+
+
+def _check_limits(deadline: object, attempts: object = None) -> None:
+    if deadline is not None:
+        check_seconds("deadline", deadline, none=True)
+    if attempts is not None:
+        check_count("attempts", attempts, 1)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from ._cancellation import obeyed
 from ._extra import needed_for
 from ._json import canonical, parse
 from ._key import format_key
+from ._options import check_seconds
 from ._portal import Closed, Portal
 from ._problem import MEDIA_TYPE, Kind, Problem
 from ._process import Process
@@ -69,9 +70,11 @@ class Client:
         """
         if isinstance(servers, str) or not servers:
             raise ValueError("servers are given as a sequence of base URLs, at least one")
-        for seconds in (deadline, timeout, connect_timeout, hedge_after):
-            if seconds is not None and not seconds > 0:
-                raise ValueError(f"times are seconds and positive, not {seconds!r}")
+        check_seconds("deadline", deadline)
+        check_seconds("timeout", timeout)
+        check_seconds("connect_timeout", connect_timeout)
+        if hedge_after is not None:
+            check_seconds("hedge_after", hedge_after)
         self._servers = [Server(_base(url)) for url in servers]
         self._process = Process("this Client")
         self._deadline = deadline
@@ -94,8 +97,8 @@ class Client:
         When cancelled the request may or may not take effect: submit it again, with an XID of your own.
         """
         self._process.check()
-        if deadline is not None and not deadline > 0:
-            raise ValueError(f"the deadline is in seconds and positive, not {deadline!r}")
+        if deadline is not None:
+            check_seconds("deadline", deadline)
         body = canonical(request).encode()
         known_as = new_xid() if xid is None else checked_xid(xid)
         headers = {"Idempotency-Key": format_key(known_as), "Content-Type": "application/json"}

@@ -36,6 +36,7 @@ from . import app as _app
 from ._branch import Statement
 from ._cancellation import ended, uninterrupted
 from ._handler import check_plain
+from ._options import check_count
 from ._portal import Closed, Portal
 from ._tx import SitesByName
 from .app import Isolation, Resolution
@@ -192,6 +193,7 @@ class App:
         parallel: bool = True,
     ) -> None:
         """`threads`: how many handlers may run at a time. Everything else is as for `pgmip.App`."""
+        check_count("threads", threads, 1)
         self._app = _app.App(
             sites,
             pool_size=pool_size,

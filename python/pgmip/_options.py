@@ -1,0 +1,23 @@
+"""What is said with a number: of the right type, and one that can be, before anything begins."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+__all__ = ["check_count", "check_seconds"]
+
+
+def check_seconds(name: str, value: object, *, none: bool = False) -> None:
+    """Raise TypeError or ValueError for what is no time; that there is `none` may be meant."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name} is a number of seconds, not {value!r}")
+    if not (float(value) > 0 or (none and value == 0)):
+        raise ValueError(f"{name} is a number of seconds, {'not negative' if none else 'positive'}, not {value!r}")
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raise TypeError or ValueError for what is no whole number, or less than there has to be."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} is at least {least}, not {value!r}")
