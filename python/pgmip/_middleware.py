@@ -304,6 +304,7 @@ class IdempotencyMiddleware:
         scope = {**(live.scope if live else self._rebuilt(method, request))}
         scope |= {
             "state": {**(scope.get("state") or {}), "tx": tx},
+            "headers": list(scope["headers"]),  # what an attempt does to them is not there for the next one
             "extensions": {},  # they would reach the client past the record
             _TX: tx,
             _IDENTITY: request.identity,
@@ -373,7 +374,9 @@ class _Capture:
 
 
 async def _call(app: ASGI, scope: Scope, body: bytes) -> tuple[Response | None, Exception | None]:
-    """Call an application with a whole request; its response, if it sent a whole one, and what it raised, if it did."""
+    """Call an application with a whole request; its response, if it sent a whole one, and what it raised, if it did.
+    A response that cannot be sent is an error of the application's.
+    """
     capture = _Capture()
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -390,7 +393,11 @@ async def _call(app: ASGI, scope: Scope, body: bytes) -> tuple[Response | None, 
         error = raised
     if capture.status is None or not capture.complete.is_set():
         return None, error
-    return Response.recorded(capture.status, capture.headers, bytes(capture.body)), error
+    try:
+        head = scope["method"] == "HEAD"
+        return Response.recorded(capture.status, capture.headers, bytes(capture.body), head=head), error
+    except (TypeError, ValueError) as unusable:
+        return None, error or unusable
 
 
 async def _answer(outcome: Outcome, send: Send) -> None:

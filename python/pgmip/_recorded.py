@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -36,6 +37,10 @@ NOT_RECORDED = frozenset(
     }
 )
 """Response headers that are about one connection or one moment, so that a replay must not repeat them."""
+
+
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_UNPRINTABLE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,15 @@ class Response:
     body: bytes
 
     @classmethod
-    def recorded(cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Self:
-        """The response without what is not recorded. Its length is stated, for it is known now."""
-        headers = [(name.lower(), value) for name, value in headers]
+    def recorded(
+        cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, head: bool = False
+    ) -> Self:
+        """The response without what is not recorded. Its length is stated, for it is known now. `head`: the answer to a
+        HEAD, whose length is that of another one.
+
+        Raises TypeError or ValueError for what HTTP cannot carry: it could not be sent, now or ever.
+        """
+        headers = [(name.lower(), value.strip(b" \t")) for name, value in headers]
         named = {
             token.strip().lower()
             for name, value in headers
@@ -87,6 +98,8 @@ class Response:
             for token in value.split(b",")
         }
         kept = [(name, value) for name, value in headers if name not in NOT_RECORDED and name not in named]
+        _check_status(status, body)
+        _check_headers(kept, None if head or status == 304 else len(body))
         if not any(name == b"content-length" for name, _ in kept) and status not in (204, 304):
             kept.append((b"content-length", b"%d" % len(body)))
         return cls(status, kept, body)
@@ -125,6 +138,25 @@ def xid_of(key: str, identity: str, transaction: str) -> str:
     bits = int.from_bytes(digest)
     value = (milliseconds << 80) | (7 << 76) | (bits % (1 << 12) << 64) | (2 << 62) | (bits >> 12) % (1 << 62)
     return str(uuid.UUID(int=value))
+
+
+def _check_status(status: object, body: bytes) -> None:
+    if not isinstance(status, int):
+        raise TypeError(f"the status of a response is an int, not {status!r}")
+    if not 200 <= status <= 599:
+        raise ValueError(f"the status of a response is one from 200 to 599, not {status!r}")
+    if status in (204, 304) and body:
+        raise ValueError(f"a response with status {status} has no body, and not one of {len(body)} bytes")
+
+
+def _check_headers(headers: Headers, length: int | None) -> None:
+    for name, value in headers:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"not the name of a header: {name!r}")
+        if _UNPRINTABLE.search(value):
+            raise ValueError(f"the header {name.decode()} has what cannot be in one: {value!r}")
+        if name == b"content-length" and length is not None and not (value.isdigit() and int(value) == length):
+            raise ValueError(f"the response says that its length is {value!r}, and has {length} bytes")
 
 
 def _headers_to_json(headers: Headers) -> list[list[str]]:

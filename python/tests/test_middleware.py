@@ -26,6 +26,7 @@ from web import FakeApp, serving
 
 from pgmip import App, Cancelled, Decided, Expired, KeyReused, NothingHappened, Step, SubmitError, Unknown
 from pgmip._recorded import RecordedRequest, xid_of
+from pgmip._recorded import Response as Recorded
 from pgmip.http import NOT_RECORDED, REPLAYED, Endpoint, IdempotencyMiddleware, identity, tx
 from pgmip.xinst import new_xid, xid_time
 
@@ -599,6 +600,73 @@ async def test_no_whole_response(server: Server, shop: Shop) -> None:
             await client.post("/orders", headers=key(new_xid()))
     shop.assert_clean()
     assert shop.sql("store", "SELECT * FROM orders") == []
+
+
+UNSENDABLE: dict[str, tuple[Any, list[tuple[bytes, bytes]], bytes]] = {
+    "not final": (100, [], b"x"),
+    "no such status": (600, [], b"x"),
+    "no int": (200.0, [], b"x"),
+    "two headers in one": (200, [(b"x-note", b"a\r\nset-cookie: b=1")], b"x"),
+    "a null": (200, [(b"x-note", b"a\x00")], b"x"),
+    "a name with a space": (200, [(b"x note", b"a")], b"x"),
+    "no name": (200, [(b"", b"a")], b"x"),
+    "too long": (200, [(b"content-length", b"1")], b"xx"),
+    "too short": (200, [(b"content-length", b"3")], b"xx"),
+    "one of two lengths": (200, [(b"content-length", b"2"), (b"content-length", b"3")], b"xx"),
+    "no length": (200, [(b"content-length", b"two")], b"xx"),
+    "a body without a place": (204, [], b"x"),
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("what", UNSENDABLE)
+async def test_a_response_that_cannot_be_sent(server: Server, shop: Shop, what: str) -> None:
+    """It is a failure of its endpoint: recorded, it could not be sent ever after."""
+    responses = [UNSENDABLE[what], (201, [(b"x-note", b" a\tb "), (b"content-length", b"1")], b"x")]
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await buy(tx(scope), {"qty": 1})
+        status, headers, body = responses.pop(0)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    k = key(new_xid())
+    async with client_of(IdempotencyMiddleware(endpoint, server(), ENDPOINTS, scope=None)) as client:
+        with pytest.raises((TypeError, ValueError), match=r"status|header|length"):
+            await client.post("/orders", headers=k)
+        shop.assert_clean()
+        assert shop.sql("store", "SELECT * FROM orders") == []
+        response = same(*[await client.post("/orders", headers=k) for _ in range(2)])
+    assert (response.status_code, response.headers["x-note"], response.content) == (201, "a\tb", b"x")
+    assert len(shop.sql("store", "SELECT * FROM orders")) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "head", "length"), [(200, b"", True, b"7"), (304, b"", False, b"7"), (204, b"", False, b"0")]
+)
+def test_lengths_that_are_not_of_a_body(status: int, body: bytes, head: bool, length: bytes) -> None:
+    headers = [(b"content-length", length)]
+    assert Recorded.recorded(status, headers, body, head=head).headers == headers
+
+
+@pytest.mark.integration
+async def test_each_attempt_has_the_headers_that_came(server: Server, shop: Shop) -> None:
+    """Whatever an endpoint, or a middleware before it, does to them."""
+    seen: list[list[bytes]] = []
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        seen.append([name for name, _ in scope["headers"]])
+        scope["headers"].append((b"x-seen", b"1"))
+        await tx(scope).store.execute("SELECT 1")
+        if len(seen) == 1:
+            await tx(scope).store.execute("DO $$ BEGIN RAISE serialization_failure; END $$")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async with client_of(IdempotencyMiddleware(endpoint, server(), ENDPOINTS, scope=None)) as client:
+        assert (await client.post("/orders", headers=key(new_xid()))).status_code == 200
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.integration
