@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -38,6 +38,7 @@ from ._connection import Connection, ObedientConnection, connected, cut_after
 from ._pool import at_site
 from ._portal import Closed
 from ._sites import at_each_site
+from ._text import described
 from ._twin import AnyApp, inner, portal_of, within
 from .app import Resolution
 from .exceptions import Cancelled, KeyReused, NothingHappened, Refused
@@ -283,7 +284,7 @@ class Sweeper:
 
     async def _old(self, conn: Connection) -> list[str]:
         """The requests that are in doubt here, and old enough to be looked at."""
-        with cut_after(conn, self._app.step_timeout):
+        with cut_after(conn, self._app.step_timeout), _legible():
             cursor = await conn.execute(_sql.OLD, (self._older_than, _sql.PUSH_AFTER))
             return [xid for (xid,) in await cursor.fetchall()]
 
@@ -300,7 +301,7 @@ class Sweeper:
 
     async def _finished(self, site: str) -> list[Any]:
         async with self._connection(site) as conn:
-            with cut_after(conn, self._app.step_timeout):
+            with cut_after(conn, self._app.step_timeout), _legible():
                 return await (await conn.execute(_sql.FINISHED)).fetchall()
 
     async def _acknowledge(self, xid: str, sites: list[str]) -> bool:
@@ -411,6 +412,17 @@ class Sweeper:
         if self._on_event is not None:
             self._on_event(event)
         return event
+
+
+@contextlib.contextmanager
+def _legible() -> Iterator[None]:
+    """What a loader raises that is registered for all connections is an error of what has been read."""
+    try:
+        yield
+    except psycopg.Error:
+        raise
+    except Exception as error:
+        raise psycopg.DataError(f"what the site has answered cannot be read: {described(error)}") from error
 
 
 def _name_of(resolution: Resolution) -> EventName:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from psycopg.types.string import TextLoader
 from shop import BUY, Shop, kill_server_at, make_app
 
 from pgmip import App, Cancelled, Expired, Step, Tx, Unknown, sweeper
@@ -19,6 +21,7 @@ from pgmip.xinst import new_xid
 pytestmark = pytest.mark.integration
 
 Server = Callable[..., App]
+TEXT = psycopg.adapters.types["text"].oid
 PATIENCE = 60  # seconds, for what happens soon or never
 
 
@@ -453,6 +456,44 @@ async def test_stopping_before_it_has_begun(server: Server) -> None:
         for _ in range(2):  # and then it can be used again
             async with sweeper.Sweeper(server()):
                 pass
+
+
+class _Odd(TextLoader):
+    def load(self, data: Any) -> Any:
+        raise ValueError("odd")
+
+
+@contextmanager
+def odd_texts() -> Iterator[None]:
+    """Somebody has registered a loader for all connections which fails."""
+    usual = psycopg.adapters.get_loader(TEXT, psycopg.pq.Format.TEXT)
+    assert usual is not None
+    psycopg.adapters.register_loader(TEXT, _Odd)
+    try:
+        yield
+    finally:
+        psycopg.adapters.register_loader(TEXT, usual)
+
+
+@pytest.mark.parametrize("how", ["sweep", "run"])
+async def test_a_loader_that_raises(server: Server, shop: Shop, log: Log, how: str) -> None:
+    """What a site says cannot be read, then: that ends no sweeper, and is over when it is."""
+    xid = new_xid()
+    await leave(server(), xid)
+    if how == "sweep":
+        with odd_texts():
+            events = await Sweeper(server(), older_than=0).sweep()
+        assert {event.name for event in events} == {EventName.LOST}
+        assert all("odd" in str(event.error) for event in events)
+        await Sweeper(server(), older_than=0).sweep()
+    else:
+        with odd_texts():
+            sweeping = eager(server(), log)
+            await sweeping.__aenter__()
+            await log.has(EventName.LOST)
+        await log.has(EventName.COMMITTED, xid)
+        await sweeping.__aexit__(None, None, None)
+    shop.assert_clean()
 
 
 def test_parameters_that_cannot_be(shop: Shop) -> None:
