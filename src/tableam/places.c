@@ -212,7 +212,8 @@ spill_tail(MipPlaces *places)
 	BufFileWrite(places->spill, places->tail,
 				 (places->count - places->spilled) * sizeof(MipPlace));
 	places->spilled = places->count;
-	seek(places, 0);			/* so it is written now: at_eoxact must not fail */
+	seek(places, 0);			/* so it is written now: at_eoxact must not
+								 * fail */
 }
 
 static void

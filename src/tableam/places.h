@@ -22,7 +22,8 @@ typedef enum MipPlaceOp
 typedef struct MipPlace
 {
 	int64		number;			/* of the change, from 1 on */
-	ItemPointerData old;		/* of updates and deletes: the version replaced */
+	ItemPointerData old;		/* of updates and deletes: the version
+								 * replaced */
 	ItemPointerData new;		/* of insertions and updates */
 	uint32		op:2;			/* MipPlaceOp */
 	uint32		file:30;		/* mip_places_file says which */

@@ -36,7 +36,8 @@ typedef struct MipTarget
 	MipwValue  *values;			/* room for those of a change */
 	Bitmapset  *updated;		/* columns that the last update changed */
 	bool		fixed;			/* values are read under fixed settings */
-	bool		runs_code;		/* of others, by each change: triggers, expressions */
+	bool		runs_code;		/* of others, by each change: triggers,
+								 * expressions */
 
 	/* how rows are found */
 	Relation	index;			/* NULL: by reading them */
@@ -78,7 +79,8 @@ typedef struct MipApply
 	CommandId	first;			/* what this writeset has changed is of this
 								 * command or of later ones */
 	uint64		number;			/* of the change that is being made */
-	int			settings;		/* mip_values_begin(); 0: they are the session's */
+	int			settings;		/* mip_values_begin(); 0: they are the
+								 * session's */
 	MipTarget **targets;		/* by the writeset's number of the relation */
 	MipDoubt   *doubts;
 	int64		ndoubts;

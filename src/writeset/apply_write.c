@@ -103,8 +103,9 @@ complete_row(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 	TupleConstr *constr = RelationGetDescr(target->rel)->constr;
 
 	/*
-	 * All of them, also in updates: before 16 the expressions for the columns that
-	 * the first update has changed would be all that is computed from then on.
+	 * All of them, also in updates: before 16 the expressions for the columns
+	 * that the first update has changed would be all that is computed from
+	 * then on.
 	 */
 	if (constr && constr->has_generated_stored)
 		ExecComputeStoredGenerated(target->info, apply->estate, slot, CMD_INSERT);

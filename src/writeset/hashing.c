@@ -225,7 +225,8 @@ mip_hasher_refer(MipwHasher *hasher, Oid type)
 			return true;
 		case COERCION_PATH_FUNC:
 			if (func_volatile(function) != PROVOLATILE_IMMUTABLE)
-				return false;	/* by a time zone, for one: elsewhere another one */
+				return false;	/* by a time zone, for one: elsewhere another
+								 * one */
 			fmgr_info(function, &hasher->cast);
 			hasher->cast_nargs = get_func_nargs(function);
 			return true;
