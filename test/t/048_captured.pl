@@ -13,6 +13,7 @@ use Test::More;
 
 # No room for a worker that would empty places at the start
 my $node = mip_node('captured', allows_streaming => 1, max_worker_processes => 3,
+	wal_keep_size => '2GB',
 	'mip.capture_writeset' => 'on');
 my %before;
 
