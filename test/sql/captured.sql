@@ -55,12 +55,12 @@ SELECT mip.writeset('ci1', 1);
 \echo :LAST_ERROR_SQLSTATE
 RESET ROLE;
 -- nobody has to wait for who decides, and what is read of an instance that has ended does not count
-SELECT dblink_connect('other', 'dbname=' || current_database() || ' port=' || current_setting('port') || ' host=' || split_part(current_setting('unix_socket_directories'), ',', 1) || ' user=' || current_user),
-	dblink_connect('decides', 'dbname=' || current_database() || ' port=' || current_setting('port') || ' host=' || split_part(current_setting('unix_socket_directories'), ',', 1) || ' user=' || current_user);
+SELECT dblink_connect(who, format('host=%s port=%s dbname=%I user=%I', split_part(current_setting('unix_socket_directories'), ',', 1),
+	current_setting('port'), current_database(), session_user)) FROM unnest('{other,decides}'::text[]) who;
 SELECT dblink_exec('other', 'SET mip.debug_stop_at = ''wait:places''');
 SELECT pg_advisory_lock(1);
 SELECT dblink_send_query('other', 'SELECT mip.writeset(''ci1'', 1)::text');
-DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted) LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+DO $$ BEGIN FOR i IN 1 .. 2000 LOOP EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted); PERFORM pg_sleep(0.01); END LOOP; END $$;
 SELECT * FROM dblink('decides', 'SELECT xinst, state::text FROM mip.commit(''ci1'', 2)') AS t (xinst int, state text);
 VACUUM ci, ck;
 SELECT pg_advisory_unlock(1);
@@ -76,7 +76,7 @@ SELECT xinst, state FROM mip.prepare(NULL, NULL);
 SELECT dblink_exec('other', 'SET mip.debug_stop_at = ''wait:places''');
 SELECT pg_advisory_lock(1);
 SELECT dblink_send_query('other', 'SELECT mip.writeset(''ci8'', 1)::text');
-DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted) LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+DO $$ BEGIN FOR i IN 1 .. 2000 LOOP EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted); PERFORM pg_sleep(0.01); END LOOP; END $$;
 SELECT * FROM dblink('decides', 'SELECT xinst, state::text FROM mip.rollback(''ci8'', 1)') AS t (xinst int, state text);
 SELECT pg_advisory_unlock(1);
 SELECT * FROM dblink_get_result('other', false) AS t (w text);
