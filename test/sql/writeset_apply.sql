@@ -197,13 +197,20 @@ INSERT INTO a VALUES (1);
 INSERT INTO b VALUES (1);
 :take
 ROLLBACK;
+DO $$
+DECLARE name text;
+BEGIN
+	FOR name IN SELECT tgname FROM pg_trigger WHERE tgrelid = 'b'::regclass LOOP
+		EXECUTE format('ALTER TABLE b ENABLE ALWAYS TRIGGER %I', name);
+	END LOOP;
+END $$;
 ALTER TABLE a RENAME TO a_renamed;
 CREATE TABLE a (id int PRIMARY KEY);
 :apply
 TABLE b;
 
 -- Triggers: those of replicas, and those that always fire; in the session's own settings.
-CREATE TABLE trig (id int PRIMARY KEY, d date, v int) USING mip;
+CREATE TABLE trig (id int PRIMARY KEY, d date, v int, r int4range) USING mip;
 CREATE TABLE fired (n int GENERATED ALWAYS AS IDENTITY, t text);
 CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
