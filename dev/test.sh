@@ -120,7 +120,11 @@ suite_indent() {
 }
 suite_regress() { start_server; installcheck regress count_regress ISOLATION= TAP_TESTS=; stop_server; }
 suite_isolation() { start_server; installcheck isolation count_regress REGRESS= TAP_TESTS=; stop_server; }
-suite_tap() { installcheck tap count_tap REGRESS= ISOLATION= PROVE_TESTS='test/t/*.pl' PROVE_FLAGS=-j4; }
+# The largest first: among them are those that take long, and none should be left to run alone.
+# shellcheck disable=SC2012 # names of ours
+suite_tap() {
+  installcheck tap count_tap REGRESS= ISOLATION= PROVE_TESTS="$(ls -S test/t/*.pl | tr '\n' ' ')" PROVE_FLAGS=-j4
+}
 suite_ruff() {
   use_python
   piece ruff count_one sh -c \
