@@ -80,7 +80,11 @@ MipPlaces *
 mip_places_mine(void)
 {
 	if (current == NULL)
-		current = create(TopTransactionContext, TopTransactionResourceOwner);
+	{
+		ResourceOwner owner = ResourceOwnerCreate(TopTransactionResourceOwner, "pg_mip captured changes");
+
+		current = create(TopTransactionContext, owner);
+	}
 	return current;
 }
 
@@ -211,9 +215,9 @@ spill_tail(MipPlaces *places)
 	seek(places, places->spilled);
 	BufFileWrite(places->spill, places->tail,
 				 (places->count - places->spilled) * sizeof(MipPlace));
+	seek(places, 0);			/* writes what is left in the buffer: only
+								 * then it need not be kept here */
 	places->spilled = places->count;
-	seek(places, 0);			/* so it is written now: at_eoxact must not
-								 * fail */
 }
 
 static void
@@ -362,13 +366,24 @@ mip_places_close(MipPlaces *places)
 }
 
 /*
- * What is in memory goes with TopTransactionContext, and after an error the file
- * with the resource owner: closing it would once more write what may have failed.
+ * Nothing may fail any more, and closing the file would once more write what may have
+ * failed. So its resource owner drops it, as after an error, when that goes with the
+ * transaction's.
  */
+static void
+drop_file(ResourceOwner owner)
+{
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_BEFORE_LOCKS, false, false);
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_LOCKS, false, false);
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_AFTER_LOCKS, false, false);
+	ResourceOwnerDelete(owner);
+}
+
+/* What is in memory goes with TopTransactionContext. */
 void
 mip_places_at_eoxact(bool commit)
 {
 	if (current && commit)
-		mip_places_close(current);
+		drop_file(current->owner);
 	current = NULL;
 }

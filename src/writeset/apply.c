@@ -14,11 +14,13 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
+#include "catalog/pg_trigger.h"
 #include "commands/tablecmds.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -92,6 +94,29 @@ typedef struct Truncation
 	bool		triggers;
 } Truncation;
 
+/*
+ * They would fire as at a replica, and so would what they execute: for nobody who may
+ * not have that by a setting.
+ */
+static void
+check_may_fire(Relation rel)
+{
+	const TriggerDesc *triggers = rel->trigdesc;
+
+	if (triggers == NULL ||
+		pg_parameter_aclcheck("session_replication_role", GetUserId(), ACL_SET) == ACLCHECK_OK)
+		return;
+	for (int i = 0; i < triggers->numtriggers; i++)
+		if (TRIGGER_FOR_TRUNCATE(triggers->triggers[i].tgtype) &&
+			(triggers->triggers[i].tgenabled == TRIGGER_FIRES_ALWAYS ||
+			 triggers->triggers[i].tgenabled == TRIGGER_FIRES_ON_REPLICA))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("cannot truncate table \"%s\" with a writeset: its trigger \"%s\" would fire as at a replica",
+							RelationGetRelationName(rel), triggers->triggers[i].tgname),
+					 errhint("Who applies it needs the right to set session_replication_role.")));
+}
+
 static void
 add_truncated(MipApply *apply, Truncation *all, const MipwChange *change)
 {
@@ -105,9 +130,11 @@ add_truncated(MipApply *apply, Truncation *all, const MipwChange *change)
 	LockRelationOid(relid, AccessExclusiveLock);
 	mip_target_close_indexes(target);
 	CheckTableNotInUse(rel, "TRUNCATE");
+	check_may_fire(rel);
 	if (rel->trigdesc && (rel->trigdesc->trig_truncate_before_statement ||
 						  rel->trigdesc->trig_truncate_after_statement))
 		all->triggers = true;
+	mip_apply_forget(apply, target);
 	all->rels = lappend(all->rels, rel);
 	all->relids = lappend_oid(all->relids, relid);
 	if (RelationIsLogicallyLogged(rel))
@@ -130,7 +157,7 @@ truncate_tables(const Truncation *all)
 	pause = mip_capture_pause(true);
 	mip_truncate_tables(all->rels, all->relids, all->logged);
 	(void) mip_capture_pause(pause);
-	AtEOXact_GUC(true, level);
+	AtEOXact_GUC(false, level);
 }
 
 /*

@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/hio.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
@@ -99,6 +100,21 @@ check_entry(MipApply *apply, MipTarget *target, Relation index, IndexInfo *info,
 						 info);
 	}
 	ExecClearTuple(slot);
+}
+
+/* Of a table that is truncated: its rows, and the page with room for the next ones */
+void
+mip_apply_forget(MipApply *apply, MipTarget *target)
+{
+	int64		kept = 0;
+
+	for (int64 i = 0; i < apply->ndoubts; i++)
+		if (RelationGetRelid(apply->doubts[i].target->rel) != RelationGetRelid(target->rel))
+			apply->doubts[kept++] = apply->doubts[i];
+	apply->ndoubts = kept;
+	if (target->bulk)
+		FreeBulkInsertState(target->bulk);
+	target->bulk = NULL;
 }
 
 void

@@ -121,6 +121,7 @@ find(MipApply *apply, MipTarget *target, bool (*next) (MipTarget *target, void *
 
 	while (next(target, state))
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (!is_wanted(target, target->found))
 			continue;
 		if (!changed_here(apply, target->found))
@@ -327,9 +328,18 @@ find_by_reading(MipApply *apply, MipTarget *target)
 	return found;
 }
 
+/* What triggers execute, and what constraints do, takes commands of its own. */
+static void
+catch_up(MipApply *apply)
+{
+	if (apply->snapshot->curcid != GetCurrentCommandId(false))
+		UpdateActiveSnapshotCommandId();
+}
+
 bool
 mip_apply_find(MipApply *apply, MipTarget *target)
 {
+	catch_up(apply);
 	if (target->index)
 		return find_by_index(apply, target);
 	if (apply->set->updated + apply->set->deleted >= MAP_FROM && find_by_map(apply, target))

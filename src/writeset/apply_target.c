@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
+#include "rewrite/prs2lock.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -87,7 +88,7 @@ mip_target_check_columns(const MipTarget *target, AclMode right, const Bitmapset
 /* ---- does it fit? ---- */
 
 pg_noreturn static void
-refuse(const MipTarget *target, const char *detail)
+mip_refuse_table(const MipTarget *target, const char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_OTHER_TABLE),
@@ -106,12 +107,12 @@ open_table(MipApply *apply, MipTarget *target, AclMode right)
 	Relation	rel;
 
 	if (!OidIsValid(relid))
-		refuse(target, "There is no such table.");
+		mip_refuse_table(target, "There is no such table.");
 	rel = relation_open(relid, NoLock);
 	if (rel->rd_rel->relkind != RELKIND_RELATION ||
 		rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP || IsCatalogRelation(rel) ||
 		(rel->rd_rel->relam != HEAP_TABLE_AM_OID && !mip_relation_is_mip(rel)))
-		refuse(target, "It is not an ordinary table with the access method \"heap\" or \"mip\".");
+		mip_refuse_table(target, "It is not an ordinary table with the access method \"heap\" or \"mip\".");
 	return rel;
 }
 
@@ -165,21 +166,21 @@ map_columns(MipApply *apply, MipTarget *target)
 		{
 			attr = find_column(target->rel, column->name);
 			if (attr == NULL)
-				refuse(target, psprintf(_("It has no column \"%s\" that takes values."),
-										column->name));
+				mip_refuse_table(target, psprintf(_("It has no column \"%s\" that takes values."),
+												  column->name));
 			if (strcmp(format_type_be_qualified(attr->atttypid), column->type) != 0)
-				refuse(target, psprintf(_("Column \"%s\" is of type %s, not %s."),
-										NameStr(attr->attname),
-										format_type_be_qualified(attr->atttypid),
-										column->type));
+				mip_refuse_table(target, psprintf(_("Column \"%s\" is of type %s, not %s."),
+												  NameStr(attr->attname),
+												  format_type_be_qualified(attr->atttypid),
+												  column->type));
 			count++;
 		}
 		mip_column_init(&target->columns[i], attr);
 		target->fixed |= target->columns[i].fixed;
 	}
 	if (count != count_columns(target->rel))
-		refuse(target, psprintf(_("It has %d columns that take values, not %d."),
-								count_columns(target->rel), count));
+		mip_refuse_table(target, psprintf(_("It has %d columns that take values, not %d."),
+										  count_columns(target->rel), count));
 }
 
 Bitmapset *
@@ -308,6 +309,13 @@ is_passed_over(const Trigger *trigger)
 		trigger->tgfoid != F_UNIQUE_KEY_RECHECK;
 }
 
+/* Rules of statements; a table has none of SELECT. */
+static bool
+has_rules(Relation rel)
+{
+	return rel->rd_rules != NULL && rel->rd_rules->numLocks > 0;
+}
+
 /*
  * What a table's owner lets happen with each change, be it a foreign key's check or an
  * audit, is his to leave out: a right to change rows is none to do so unnoticed.
@@ -317,9 +325,16 @@ check_may_pass_over_triggers(Relation rel)
 {
 	const TriggerDesc *all = rel->trigdesc;
 
-	if (all == NULL || mip_object_ownercheck_class(RelationGetRelid(rel), GetUserId()))
+	if (mip_object_ownercheck_class(RelationGetRelid(rel), GetUserId()))
 		return;
-	for (int i = 0; i < all->numtriggers; i++)
+	if (has_rules(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be owner of table \"%s\" to apply a writeset to it",
+						RelationGetRelationName(rel)),
+				 errdetail("Its rules would not be applied."),
+				 errhint("Let the table's owner apply it.")));
+	for (int i = 0; all && i < all->numtriggers; i++)
 	{
 		const Trigger *trigger = &all->triggers[i];
 
@@ -343,7 +358,8 @@ is_identity(const MipTarget *target, AttrNumber attno)
 {
 	const MipwRelation *source = target->source;
 
-	for (int i = 0; i < source->nidentity; i++)
+	/* 0: of an index an expression, of the writeset a generated column */
+	for (int i = 0; i < source->nidentity && attno != 0; i++)
 		if (target->columns[source->identity[i]].attno == attno)
 			return true;
 	return false;
@@ -391,7 +407,7 @@ choose_index(MipTarget *target)
 			target->index = index;
 	}
 	if (target->index == NULL && !target->source->whole)
-		refuse(target, _("It has no unique index of the columns by which the writeset identifies rows."));
+		mip_refuse_table(target, _("It has no unique index of the columns by which the writeset identifies rows."));
 }
 
 /* Equality of the index, not that of the type */

@@ -21,6 +21,7 @@
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "utils/hsearch.h"
+#include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -54,6 +55,7 @@ typedef struct Extraction
 	MipPlaces  *places;
 	MipBuild   *build;
 	HTAB	   *sources;		/* by relid */
+	bool		own;			/* of this transaction */
 } Extraction;
 
 static void
@@ -118,11 +120,29 @@ mip_refuse_rewritten(Oid relid)
 			 errhint("Extract the writeset before the table is rewritten or dropped.")));
 }
 
+/*
+ * Who is to decide a prepared instance may want to see it before: he must not come to
+ * stand behind somebody who waits for the instance, which nobody would notice.
+ */
+static void
+mip_lock_or_refuse(Oid relid)
+{
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("somebody waits for a lock on table \"%s\", perhaps until the instance is decided",
+						get_rel_name(relid)),
+				 errhint("Try again later, or decide the instance.")));
+}
+
 static void
 open_source(Extraction *extraction, Source *source)
 {
-	Relation	rel = try_relation_open(source->relid, AccessShareLock);
+	Relation	rel;
 
+	if (!extraction->own)
+		mip_lock_or_refuse(source->relid);
+	rel = try_relation_open(source->relid, AccessShareLock);
 	if (rel == NULL)
 		mip_refuse_rewritten(source->relid);
 	source->table = mip_build_table(extraction->build, rel);
@@ -161,6 +181,7 @@ note_truncations(Extraction *extraction, int64 position)
 
 	for (; position < mip_places_count(extraction->places); position += n)
 	{
+		CHECK_FOR_INTERRUPTS();
 		n = mip_places_read(extraction->places, position, places, READ_AT_A_TIME);
 		for (int i = 0; i < n; i++)
 		{
@@ -179,11 +200,15 @@ read_row(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
 	ItemPointerData at = *tid;
 
 	if (!mip_heap()->tuple_fetch_row_version(source->rel, &at, SnapshotAny, slot))
+	{
+		if (mip_in_transaction())
+			mip_check_doomed();
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("pg_mip: a row version (%u,%u) that was changed in table \"%s\" is gone",
 						ItemPointerGetBlockNumber(&at), ItemPointerGetOffsetNumber(&at),
 						RelationGetRelationName(source->rel))));
+	}
 	return slot;
 }
 
@@ -239,13 +264,13 @@ extract_places(Extraction *extraction, int64 position, int64 after)
 }
 
 struct varlena *
-mip_extract(MipPlaces *places, int64 after, int64 max_bytes)
+mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context = AllocSetContextCreate(caller, "pg_mip extraction",
 												  ALLOCSET_DEFAULT_SIZES);
 	int64		position = mip_places_above(places, after);
-	Extraction	extraction = {.places = places};
+	Extraction	extraction = {.places = places,.own = own};
 	struct varlena *writeset;
 	int64		last;
 
@@ -276,7 +301,7 @@ mip_extract_own(int64 after, int64 max_bytes)
 				 errhint("Set mip.capture_writeset to on at its beginning.")));
 	mip_refuse_pending_triggers();
 	mip_check_after(mip_places_mine(), after);
-	writeset = mip_extract(mip_places_mine(), after, max_bytes);
+	writeset = mip_extract(mip_places_mine(), true, after, max_bytes);
 	/* [doomed-before-header] */
 	if (mip_in_transaction())
 		mip_check_doomed();

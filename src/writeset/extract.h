@@ -12,9 +12,10 @@
 
 /*
  * Changes numbered above `after`, as many of them as have room in max_bytes, if that is
- * not 0. MP022 if one cannot be read any more.
+ * not 0. `own`: they are of this transaction, which has the tables locked. MP022 if one
+ * cannot be read any more; 55P03 if somebody else's table cannot be locked at once.
  */
-extern struct varlena *mip_extract(MipPlaces *places, int64 after, int64 max_bytes);
+extern struct varlena *mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes);
 
 /*
  * Of this transaction, so far. 55000 if it is not captured, or if deferred triggers

@@ -18,6 +18,7 @@
 #include "access/hash.h"
 #include "access/htup_details.h"
 #include "access/stratnum.h"
+#include "access/transam.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_amop.h"
 #include "catalog/pg_proc.h"
@@ -224,9 +225,14 @@ mip_hasher_refer(MipwHasher *hasher, Oid type)
 		case COERCION_PATH_RELABELTYPE:
 			return true;
 		case COERCION_PATH_FUNC:
-			if (func_volatile(function) != PROVOLATILE_IMMUTABLE)
-				return false;	/* by a time zone, for one: elsewhere another
-								 * one */
+
+			/*
+			 * by a time zone, for one: elsewhere another one; or somebody's
+			 * own code, which would run as the caller
+			 */
+			if (func_volatile(function) != PROVOLATILE_IMMUTABLE ||
+				function >= FirstNormalObjectId)
+				return false;
 			fmgr_info(function, &hasher->cast);
 			hasher->cast_nargs = get_func_nargs(function);
 			return true;

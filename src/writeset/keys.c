@@ -25,6 +25,7 @@
 #include "common/hashfn.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -348,6 +349,7 @@ computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash
 	ExprContext *econtext = GetPerTupleExprContext(keys->estate);
 	Oid			user;
 	int			context;
+	int			level = NewGUCNestLevel();
 	bool		there;
 
 	GetUserIdAndSecContext(&user, &context);
@@ -356,6 +358,7 @@ computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash
 	econtext->ecxt_scantuple = slot;
 	there = (def->predicate == NULL || ExecQual(def->predicate, econtext)) &&
 		plain_key(keys, def, slot, hash);
+	AtEOXact_GUC(false, level); /* its settings are not the caller's */
 	SetUserIdAndSecContext(user, context);
 	ResetExprContext(econtext);
 	return there;

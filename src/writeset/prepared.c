@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "utils/resowner.h"
 
@@ -34,15 +35,18 @@ refuse_unknown(const char *xid, int64 xinst)
 			 errmsg("there is no prepared instance " INT64_FORMAT " of family \"%s\"", xinst, xid)));
 }
 
+/* Still, and not once more, as after mip.forget? */
 static bool
-is_prepared(const char *xid, int64 xinst)
+is_prepared(const char *xid, int64 xinst, TransactionId transaction)
 {
-	return mipt_read_in_doubt(xid, xinst, NULL) != NULL;
+	MiptEntry  *entry = mipt_read_in_doubt(xid, xinst, NULL);
+
+	return entry && HeapTupleHeaderGetRawXmin(entry->row->t_data) == transaction;
 }
 
 /* An error is that of what has gone, if the instance has ended: a subtransaction tells. */
 static struct varlena *
-extract(const char *xid, int64 xinst, const bytea *places)
+extract(const char *xid, int64 xinst, TransactionId transaction, const bytea *places)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -54,7 +58,7 @@ extract(const char *xid, int64 xinst, const bytea *places)
 	{
 		MipPlaces  *loaded = mip_places_load(places);
 
-		writeset = mip_extract(loaded, 0, 0);
+		writeset = mip_extract(loaded, false, 0, 0);
 		mip_places_close(loaded);
 		ReleaseCurrentSubTransaction();
 	}
@@ -68,7 +72,7 @@ extract(const char *xid, int64 xinst, const bytea *places)
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
-		if (is_prepared(xid, xinst))
+		if (is_prepared(xid, xinst, transaction))
 			ReThrowError(error);
 		refuse_unknown(xid, xinst);
 	}
@@ -83,6 +87,7 @@ mip_extract_prepared(const char *xid, int64 xinst)
 {
 	MiptEntry  *entry = mipt_read_in_doubt(xid, xinst, mipt_load_places);
 	struct varlena *writeset;
+	TransactionId transaction;
 
 	if (entry == NULL)
 		refuse_unknown(xid, xinst);
@@ -92,9 +97,10 @@ mip_extract_prepared(const char *xid, int64 xinst)
 				 errmsg("the changes of instance " INT64_FORMAT " of family \"%s\" have not been captured",
 						xinst, xid),
 				 errhint("Set mip.capture_writeset to on in its transaction.")));
+	transaction = HeapTupleHeaderGetRawXmin(entry->row->t_data);
 	mip_stop_point("places");
-	writeset = extract(xid, xinst, entry->places);
-	if (!is_prepared(xid, xinst))
+	writeset = extract(xid, xinst, transaction, entry->places);
+	if (!is_prepared(xid, xinst, transaction))
 		refuse_unknown(xid, xinst);
 	return writeset;
 }

@@ -65,7 +65,7 @@ mip_values_begin(void)
 void
 mip_values_end(int level)
 {
-	AtEOXact_GUC(true, level);
+	AtEOXact_GUC(false, level); /* and what others' code has set meanwhile */
 }
 
 /* ---- of fixed width ---- */

@@ -413,6 +413,28 @@ UPDATE a SET n = 0 WHERE id = 1;
 SELECT changes FROM mip.writeset_info(mip.writeset());
 COMMIT;
 
+-- No room for the temporary file: what is left of it must not fail the commit, nor lose what is kept in memory.
+CREATE TABLE room (id int) USING mip;
+SET work_mem = '64kB';
+BEGIN;
+INSERT INTO room VALUES (0);
+SAVEPOINT s;
+SET LOCAL temp_file_limit = '40kB';
+INSERT INTO room SELECT generate_series(1, 5000);
+ROLLBACK TO s;
+SELECT changes FROM mip.writeset_info(mip.writeset());
+COMMIT;
+BEGIN;
+INSERT INTO room SELECT generate_series(1, 2000);
+SAVEPOINT s;
+SET LOCAL temp_file_limit = '40kB';
+INSERT INTO room SELECT generate_series(1, 5000);
+ROLLBACK TO s;
+INSERT INTO room SELECT generate_series(2001, 5000);
+SELECT count(DISTINCT row), count(*) FROM mip.writeset_changes(mip.writeset());
+COMMIT;
+RESET work_mem;
+
 SET client_min_messages = warning;
 DROP OWNED BY mip_capture_user;
 DROP ROLE mip_capture_user;

@@ -331,6 +331,52 @@ SET ROLE mip_regress_applier;
 SELECT mip.writeset_apply(:'update');
 RESET ROLE;
 DROP TRIGGER audit ON rights;
+CREATE RULE log AS ON UPDATE TO rights DO ALSO NOTHING;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'update');
+:code
+RESET ROLE;
+DROP RULE log ON rights;
+-- What a trigger of TRUNCATE executes would be executed as at a replica.
+CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TABLE mine (id int PRIMARY KEY) USING mip;
+CREATE TRIGGER emptied BEFORE TRUNCATE ON mine EXECUTE FUNCTION nothing();
+ALTER TABLE mine ENABLE ALWAYS TRIGGER emptied, OWNER TO mip_regress_applier;
+:capture
+TRUNCATE mine;
+:take
+ROLLBACK;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'w');
+:code
+RESET ROLE;
+SELECT mip.writeset_apply(:'w');
+DROP TABLE mine;
+-- A key that is generated, and an index of an expression: neither finds rows.
+CREATE TABLE generated (a int, g int GENERATED ALWAYS AS (a * 2) STORED PRIMARY KEY, x text) USING mip;
+CREATE UNIQUE INDEX ON generated (lower(x));
+INSERT INTO generated VALUES (1, DEFAULT, 'X');
+:capture
+UPDATE generated SET x = 'Z';
+:take
+ROLLBACK;
+:apply
+:code
+DROP TABLE generated;
+-- A trigger that executes commands, between two changes of a row
+CREATE TABLE twice (id int PRIMARY KEY, v int) USING mip;
+INSERT INTO twice VALUES (1, 0);
+CREATE TABLE fires (id int PRIMARY KEY) USING mip;
+CREATE TABLE executed (id int);
+CREATE FUNCTION execute_one() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO executed VALUES (NEW.id); RETURN NEW; END';
+CREATE TRIGGER executes BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION execute_one();
+ALTER TABLE fires ENABLE ALWAYS TRIGGER executes;
+:capture
+UPDATE twice SET v = 1; INSERT INTO fires VALUES (1); UPDATE twice SET v = 2;
+:take
+ROLLBACK;
+:apply
+SELECT v, (SELECT count(*) FROM executed) FROM twice;
 ALTER TABLE rights ENABLE ROW LEVEL SECURITY;
 SET ROLE mip_regress_applier;
 SELECT mip.writeset_apply(:'update');

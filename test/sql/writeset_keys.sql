@@ -233,6 +233,34 @@ SELECT check_conflict(what, expected, a, b) FROM (VALUES
 	('a row with a deferrable key', true, 'UPDATE f SET v = 3 WHERE id = 1', 'UPDATE f SET v = 3 WHERE id = 1')
 ) AS t (what, expected, a, b);
 
+-- The code of a table's owner is not executed as whoever extracts (a cast), and leaves no settings behind (an index).
+CREATE TYPE letter AS ENUM ('a', 'b');
+CREATE FUNCTION letter_int(letter) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	IF current_setting('wk.extracts', true) = 'yes' THEN RAISE EXCEPTION 'executed by %', current_user; END IF;
+	RETURN 1;
+END $$;
+CREATE CAST (letter AS int) WITH FUNCTION letter_int(letter) AS IMPLICIT;
+CREATE TABLE one (id int PRIMARY KEY) USING mip;
+CREATE TABLE cast_ref (r letter REFERENCES one) USING mip;
+CREATE FUNCTION sets(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	PERFORM set_config('wk.set', 'by an index', false), set_config('DateStyle', 'German', false);
+	RETURN $1;
+END $$;
+CREATE TABLE indexed (id int PRIMARY KEY, d date) USING mip;
+INSERT INTO one VALUES (1);
+INSERT INTO cast_ref VALUES ('a');
+INSERT INTO indexed VALUES (1, '2020-01-02'), (2, '2020-01-02');
+CREATE UNIQUE INDEX ON indexed (sets(id));
+SET wk.set = ''; SET DateStyle = 'ISO, YMD';
+BEGIN;
+SET LOCAL wk.extracts = 'yes';
+SELECT keys FROM mip.relation_writeset('cast_ref') w, mip.writeset_info(w);
+SELECT row FROM mip.relation_writeset('indexed') w, mip.writeset_changes(w);
+COMMIT;
+SELECT current_setting('wk.set'), current_setting('DateStyle');
+
 DROP OWNED BY mip_owner;
 DROP ROLE mip_owner;
 DROP SCHEMA wk CASCADE;
