@@ -221,11 +221,14 @@ class Attempt:
                 task.uncancel()
 
     async def _give_way(self, limit: asyncio.Timeout) -> None:
-        # In this order: what was in doubt may have been given up right before the handler began.
-        while not (await self._asking.waits(self._order, self._instance.xinst) and await self._in_doubt()):  # noqa: ASYNC110 (sites do not tell)
+        # Afterwards there is nothing to give way in; and its questions would use up what the last ones have.
+        while self._deadline.left:
+            # In this order: what was in doubt may have been given up right before the handler began.
+            if await self._asking.waits(self._order, self._instance.xinst) and await self._in_doubt():
+                self._gave_way = True
+                limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
+                return
             await asyncio.sleep(self._turn)
-        self._gave_way = True
-        limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
 
     async def _connect(self, limit: asyncio.Timeout) -> None:
         for site in self._order:
