@@ -10,6 +10,7 @@ from .decision import Entry, State
 __all__ = [
     "ACKNOWLEDGE",
     "BEGIN",
+    "CHECKSUM",
     "COMMIT",
     "COMMIT_ONE_PHASE",
     "COUNTERS",
@@ -36,6 +37,9 @@ __all__ = [
     "SAYS_PUSH_AFTER",
     "WAITING",
     "WAITS",
+    "WRITESET_APPLY",
+    "WRITESET_CHANGES",
+    "WRITESET_INFO",
     "entries",
 ]
 
@@ -126,6 +130,13 @@ WAITS = b"""
     FROM mip.waits m JOIN pg_stat_activity a ON a.pid = m.pid JOIN pg_locks w ON w.pid = m.pid AND NOT w.granted
     ORDER BY age DESC
 """
+
+# -- writesets, and what differs ---------------------------------------------------------------------------------
+
+WRITESET_INFO = b"SELECT to_jsonb(i) AS info FROM mip.writeset_info(%b) i"
+WRITESET_CHANGES = b"SELECT number, op::text, relation, identity, row FROM mip.writeset_changes(%b) ORDER BY number"
+WRITESET_APPLY = b"SELECT mip.writeset_apply(%b) AS changes"
+CHECKSUM = b"SELECT mip.relation_checksum(to_regclass(%s)) AS checksum"
 
 # -- what an operator does ---------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import psycopg
 import typer
 from rich.text import Text
 
+from .. import _sql
 from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
@@ -30,16 +31,10 @@ writeset = typer.Typer(
 FileArgument = Annotated[
     str, typer.Argument(metavar="FILE", help="Its bytes, or these as hexadecimal digits; - is standard input.")
 ]
-_INFO = b"SELECT to_jsonb(i) AS info FROM mip.writeset_info(%b) i"
-_CHANGES = b"""
-    SELECT number, op::text, relation, identity, row FROM mip.writeset_changes(%b) ORDER BY number
-"""
-_APPLY = b"SELECT mip.writeset_apply(%b) AS changes"
 _TABLES = b"""
     SELECT c.oid::regclass::text AS name FROM pg_class c JOIN pg_am a ON a.oid = c.relam
     WHERE a.amname = 'mip' AND c.relkind = 'r' ORDER BY 1
 """
-_CHECKSUM = b"SELECT mip.relation_checksum(to_regclass(%s)) AS checksum"
 _OPS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
 
 
@@ -59,8 +54,8 @@ def show(
         content = _read(file)
         try:
             async with connect(conninfo, timeout=timeout) as conn:
-                info = await _fetch(conn, _INFO, content)
-                changes = await _fetch(conn, _CHANGES, content)
+                info = await _fetch(conn, _sql.WRITESET_INFO, content)
+                changes = await _fetch(conn, _sql.WRITESET_CHANGES, content)
         except psycopg.Error as error:
             raise _why(error) from error
         if output.json:
@@ -100,7 +95,7 @@ def apply(
         content = _read(file)
         try:
             async with connect(conninfo, timeout=timeout) as conn:
-                changes = (await _fetch(conn, _APPLY, content))[0]["changes"]
+                changes = (await _fetch(conn, _sql.WRITESET_APPLY, content))[0]["changes"]
         except psycopg.Error as error:
             raise _why(error) from error
         if output.json:
@@ -137,7 +132,7 @@ def diff(
         async def work(_site: str, conn: Connection) -> dict[str, str | None]:
             found: dict[str, str | None] = {}
             for name in names:
-                row = await (await conn.execute(_CHECKSUM, (name,))).fetchone()
+                row = await (await conn.execute(_sql.CHECKSUM, (name,))).fetchone()
                 found[name] = row["checksum"] if row else None
             return found
 
