@@ -415,6 +415,7 @@ COMMIT;
 
 -- No room for the temporary file: what is left of it must not fail the commit, nor lose what is kept in memory.
 CREATE TABLE room (id int) USING mip;
+\set VERBOSITY sqlstate
 SET work_mem = '64kB';
 BEGIN;
 INSERT INTO room VALUES (0);
@@ -434,6 +435,7 @@ INSERT INTO room SELECT generate_series(2001, 5000);
 SELECT count(DISTINCT row), count(*) FROM mip.writeset_changes(mip.writeset());
 COMMIT;
 RESET work_mem;
+\set VERBOSITY default
 
 SET client_min_messages = warning;
 DROP OWNED BY mip_capture_user;
