@@ -52,19 +52,12 @@ class Portal:
         An interrupted wait (KeyboardInterrupt) cancels the coroutine. Raises Closed, and RuntimeError in a process
         forked since the first call.
         """
-        tasks: list[asyncio.Task[T] | None] = []
-
-        async def work() -> T:
-            tasks.append(asyncio.current_task())
-            return await coroutine
-
-        working = work()
         future: concurrent.futures.Future[T] | None = None
         try:
             self._process.check()
             if threading.current_thread() is self._thread:
                 raise RuntimeError("a callback in the event loop cannot wait for it: use another thread")
-            future = self._tell(lambda loop: asyncio.run_coroutine_threadsafe(working, loop))
+            future = self._tell(lambda loop: asyncio.run_coroutine_threadsafe(coroutine, loop))
             return future.result()
         except concurrent.futures.CancelledError:
             if not self._state.closed:
@@ -74,10 +67,10 @@ class Portal:
             if future is not None:
                 future.cancel()
             elif isinstance(error, Exception):
-                _never_run(working, coroutine)
+                coroutine.close()
             else:  # interrupted, while the loop was told or after that: it may be at it
                 with contextlib.suppress(Exception):
-                    self.soon(lambda: tasks[0].cancel() if tasks and tasks[0] else _never_run(working, coroutine))
+                    self.soon(_call_off, coroutine)
             raise
 
     async def reach(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -156,9 +149,13 @@ class Portal:
             runner.get_loop().run_forever()
 
 
-def _never_run(*coroutines: Coroutine[Any, Any, Any]) -> None:
-    for coroutine in coroutines:
-        coroutine.close()
+def _call_off(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Called in the loop: cancel the coroutine there, or see that it is never run."""
+    for task in asyncio.all_tasks():
+        if task.get_coro() is coroutine:
+            task.cancel()
+            return
+    coroutine.close()
 
 
 def _end(state: _State, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
