@@ -645,8 +645,14 @@ def make_twin(world: World) -> Any:
 
 async def without_a_loop(world: World, xid: str) -> Any:
     def live() -> Any:
-        with make_twin(world) as app:
+        app = make_twin(world)
+        try:
             return app.submit("buy", BUY, xid=xid, deadline=5)
+        finally:
+            try:
+                app.close()
+            except BaseException:  # struck, which says nothing of the request
+                app.close()
 
     thread = asyncio.create_task(asyncio.to_thread(live))
     try:
