@@ -125,11 +125,14 @@ class Portal:
         with self._lock:
             loop = self._open_loop()
             try:
-                return how(loop)
+                told = how(loop)
             except RuntimeError:
                 if self._state.closed:  # meanwhile, by a signal handler
                     raise Closed(f"{self._name} is closed") from None
                 raise
+            if loop.is_closed():  # likewise, too late for an error: it will not be heard any more
+                raise Closed(f"{self._name} is closed")
+            return told
 
     def _open_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None and not self._state.closed:

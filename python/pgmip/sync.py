@@ -276,10 +276,12 @@ class App:
 
     def close(self, *, grace: float = 5.0) -> None:
         """Shut down as `pgmip.App.close` does, and end the threads; that of a handler ends when it returns."""
-        with contextlib.suppress(Closed):  # already, or by another thread meanwhile
-            self._portal.call(self._app.close(grace=grace))
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        self._portal.close()
+        try:
+            with contextlib.suppress(Closed):  # already, or by another thread meanwhile
+                self._portal.call(self._app.close(grace=grace))
+        finally:
+            self._workers.shutdown(wait=False, cancel_futures=True)
+            self._portal.close()
 
     def __enter__(self) -> Self:
         return self
