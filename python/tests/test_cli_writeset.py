@@ -69,6 +69,18 @@ def test_apply(cli: Cli, shop: Shop, taken: bytes, tmp_path: Path) -> None:
     assert cli.json("writeset", "apply", "--at", "store", str(file))["changes"] == 3
 
 
+def test_apply_in_time(cli: Cli, shop: Shop, taken: bytes, tmp_path: Path) -> None:
+    """Beside somebody who has locked a row the site gives up: it makes no changes later."""
+    file = tmp_path / "w"
+    file.write_bytes(taken)
+    with psycopg.connect(shop.clusters["bank"].conninfo()) as conn:
+        conn.execute("UPDATE notes SET note = 'other' WHERE id = 2")
+        refused = cli("writeset", "apply", "--at", "bank", "--timeout", "0.5", str(file), code=PROBLEMS)
+        assert "statement timeout" in refused.stderr
+        conn.rollback()
+    assert shop.sql("bank", "SELECT * FROM notes ORDER BY id") == [(1, "one"), (2, "two")]
+
+
 def test_diff(cli: Cli, shop: Shop, taken: bytes) -> None:
     assert "same" in cli("writeset", "diff", "notes", code=OK).stdout
     shop.sql("bank", "UPDATE notes SET note = 'eins' WHERE id = 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from rich.text import Text
 
 from .. import _sql
+from .._connection import cut_after
 from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
@@ -35,6 +37,8 @@ _TABLES = b"""
     SELECT c.oid::regclass::text AS name FROM pg_class c JOIN pg_am a ON a.oid = c.relam
     WHERE a.amname = 'mip' AND c.relkind = 'r' ORDER BY 1
 """
+_LIMIT = b"SELECT pg_catalog.set_config('statement_timeout', %s, true)"
+_GRACE = 1.0  # seconds that a site has to say that it has ended it
 _OPS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
 
 
@@ -54,8 +58,9 @@ def show(
         content = _read(file)
         try:
             async with connect(conninfo, timeout=timeout) as conn:
-                info = await _fetch(conn, _sql.WRITESET_INFO, content)
-                changes = await _fetch(conn, _sql.WRITESET_CHANGES, content)
+                with cut_after(conn, timeout):
+                    info = await _fetch(conn, _sql.WRITESET_INFO, content)
+                    changes = await _fetch(conn, _sql.WRITESET_CHANGES, content)
         except psycopg.Error as error:
             raise _why(error) from error
         if output.json:
@@ -87,17 +92,20 @@ def apply(
 ) -> None:
     """Make the changes of a writeset at a site: all of them, or none.
 
-    Exit code 1 where they cannot be made: a row is not there, a key is there already, or a table is not as it was.
+    Exit code 1 where they cannot be made: a row is not there, a key is there already, a table is not as it was, or
+    it would take longer than --timeout.
     """
 
     async def body(output: Output) -> ExitCode:
         where, conninfo = _chosen(at, site, config)
         content = _read(file)
+        sent = False
         try:
             async with connect(conninfo, timeout=timeout) as conn:
-                changes = (await _fetch(conn, _sql.WRITESET_APPLY, content))[0]["changes"]
+                sent = True
+                changes = await _apply(conn, content, timeout)
         except psycopg.Error as error:
-            raise _why(error) from error
+            raise _perhaps(error) if sent and error.sqlstate is None else _why(error) from error
         if output.json:
             output.document({"command": "writeset apply", "site": where, "changes": changes})
         else:
@@ -178,6 +186,15 @@ async def _tables_of(sites: Mapping[str, str], timeout: float) -> list[str]:
     return sorted({name for answer in answers.values() if not isinstance(answer, Failure) for name in answer})
 
 
+async def _apply(conn: Connection, content: bytes, timeout: float) -> int:
+    """The site itself ends it in time: it would go on, and make the changes later, if we only went away."""
+    with cut_after(conn, timeout + _GRACE):
+        async with conn.transaction():
+            await conn.execute(_LIMIT, (str(math.ceil(timeout * 1000)),))
+            changes: int = (await _fetch(conn, _sql.WRITESET_APPLY, content))[0]["changes"]
+    return changes
+
+
 async def _fetch(conn: Connection, query: bytes, content: bytes) -> list[dict[str, Any]]:
     return await (await conn.execute(query, (content,))).fetchall()
 
@@ -211,6 +228,14 @@ def _values(values: Mapping[str, Any] | None) -> str:
     if values is None:
         return "-"
     return ", ".join(f"{visible(name)} = {'NULL' if v is None else visible(str(v))}" for name, v in values.items())
+
+
+def _perhaps(error: psycopg.Error) -> CliError:
+    return CliError(
+        f"{failure_of(error).message}. Whether the changes have been made is not known",
+        ExitCode.UNREACHABLE,
+        hint="look at the rows before applying it again",
+    )
 
 
 def _why(error: psycopg.Error) -> CliError:
