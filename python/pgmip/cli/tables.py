@@ -14,7 +14,7 @@ from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import Output
 from .sites import Connection, connect, failure_of
 
-__all__ = ["disable", "enable"]
+__all__ = ["AtOption", "chosen_site", "disable", "enable"]
 
 TablesArgument = Annotated[list[str], typer.Argument(metavar="TABLE...", help="Names as in SQL: orders, shop.item.")]
 AtOption = Annotated[str | None, typer.Option("--at", metavar="NAME", help="The site, where more than one is given.")]
@@ -66,16 +66,11 @@ async def _switch(
 ) -> ExitCode:  # fmt: skip
     if not 0 <= lock_timeout <= _LONGEST_LOCK_TIMEOUT:
         raise CliError(f"--lock-timeout must be from 0 to {_LONGEST_LOCK_TIMEOUT} seconds", ExitCode.USAGE)
-    sites = load(site, config).required()
-    if at is None and len(sites) > 1:
-        raise CliError("more than one site is given", ExitCode.USAGE, hint=f"say which: --at {next(iter(sites))}")
-    where = at or next(iter(sites))
-    if where not in sites:
-        raise CliError(f"there is no site {where!r}", ExitCode.USAGE, hint=f"there are {', '.join(sites)}")
+    where, conninfo = chosen_site(at, site, config)
     done: list[dict[str, Any]] = []
     failed: CliError | None = None
     try:
-        async with connect(sites[where], timeout=timeout) as conn:
+        async with connect(conninfo, timeout=timeout) as conn:
             await conn.execute(b"SELECT set_config('lock_timeout', %s, false)", (f"{int(lock_timeout * 1000)}ms",))
             for name in names:
                 done.append(await _one(conn, verb, name))
@@ -117,3 +112,14 @@ def _why(error: psycopg.Error, name: str | None) -> CliError:
         )
         return CliError(f"{prefix}still in use", hint=hint)
     return CliError(f"{prefix}{failure.message}", hint=failure.hint)
+
+
+def chosen_site(at: str | None, site: Any, config: Any) -> tuple[str, str]:
+    """The site that is meant, and how to get there."""
+    sites = load(site, config).required()
+    if at is None and len(sites) > 1:
+        raise CliError("more than one site is given", ExitCode.USAGE, hint=f"say which: --at {next(iter(sites))}")
+    where = at or next(iter(sites))
+    if where not in sites:
+        raise CliError(f"there is no site {where!r}", ExitCode.USAGE, hint=f"there are {', '.join(sites)}")
+    return where, sites[where]

@@ -20,7 +20,7 @@ from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import STYLES, Output, table, visible
 from .sites import Connection, Failure, ask, connect, failure_of
-from .tables import AtOption
+from .tables import AtOption, chosen_site
 
 __all__ = ["writeset"]
 
@@ -54,7 +54,7 @@ def show(
     """Show what is in a writeset, change by change. A site reads it; nothing is changed there."""
 
     async def body(output: Output) -> ExitCode:
-        where, conninfo = _chosen(at, site, config)
+        where, conninfo = chosen_site(at, site, config)
         content = _read(file)
         try:
             async with connect(conninfo, timeout=timeout) as conn:
@@ -97,7 +97,7 @@ def apply(
     """
 
     async def body(output: Output) -> ExitCode:
-        where, conninfo = _chosen(at, site, config)
+        where, conninfo = chosen_site(at, site, config)
         content = _read(file)
         sent = False
         try:
@@ -197,17 +197,6 @@ async def _apply(conn: Connection, content: bytes, timeout: float) -> int:
 
 async def _fetch(conn: Connection, query: bytes, content: bytes) -> list[dict[str, Any]]:
     return await (await conn.execute(query, (content,))).fetchall()
-
-
-def _chosen(at: str | None, site: Any, config: Any) -> tuple[str, str]:
-    """The site that is meant, and how to get there."""
-    sites = load(site, config).required()
-    if at is None and len(sites) > 1:
-        raise CliError("more than one site is given", ExitCode.USAGE, hint=f"say which: --at {next(iter(sites))}")
-    where = at or next(iter(sites))
-    if where not in sites:
-        raise CliError(f"there is no site {where!r}", ExitCode.USAGE, hint=f"there are {', '.join(sites)}")
-    return where, sites[where]
 
 
 def _read(file: str) -> bytes:
