@@ -106,6 +106,12 @@ installcheck() { # installcheck NAME COUNTER MAKE-VARIABLE...
   piece "$name" "$counter" make -s PG_CONFIG="$pg_config" installcheck "$@"
 }
 
+pytests() { # pytests NAME ARGUMENT...; a test that hangs fails, and says where
+  name=$1
+  shift
+  piece "$name" count_pytest python -m pytest -q -p no:cacheprovider --timeout 300 "$@"
+}
+
 suite_layers() {
   piece layers count_one python3 dev/layers src
   piece invariants count_one python3 dev/invariants
@@ -134,10 +140,10 @@ suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproj
 # Mostly these wait: for a time-out, or a deadline. Each worker has clusters of its own, and a file's tests stay in order.
 suite_pytest() {
   use_python
-  piece pytest count_pytest python -m pytest -q -p no:cacheprovider -n 2 --dist loadfile --no-loadscope-reorder python/tests
+  pytests pytest -n 2 --dist loadfile --no-loadscope-reorder python/tests
 }
-suite_docs() { use_python; piece docs count_pytest python -m pytest -q -p no:cacheprovider docs/tests; }
-suite_demo() { use_python; piece demo count_pytest python -m pytest -q -p no:cacheprovider demo/tests; }
+suite_docs() { use_python; pytests docs docs/tests; }
+suite_demo() { use_python; pytests demo demo/tests; }
 suite_histories() { use_python; piece histories count_one test/histories/run "${HISTORIES:-1000}"; }
 suite_serializable() {
   use_python
@@ -147,13 +153,13 @@ suite_serializable() {
 suite_soak() { use_python; piece soak count_one test/soak/run "${SOAK_SECONDS:-120}"; }
 suite_faults() {
   use_python
-  piece faults-own count_pytest python -m pytest -q -p no:cacheprovider faults/tests
+  pytests faults-own faults/tests
   piece faults count_pytest python -m faults --work "$home/faults" --minutes "${FAULTS_MINUTES:-2}"
 }
 
 suite_bench() {
   use_python
-  piece bench-own count_pytest python -m pytest -q -p no:cacheprovider bench/tests workload/tests
+  pytests bench-own bench/tests workload/tests
   piece bench-commit count_one python -m bench.commit --quick --out "$home/bench"
   piece bench-tpcw count_one python -m bench.tpcw --quick --out "$home/bench/tpcw"
   piece bench-ssi count_one python -m bench.ssi --quick --out "$home/bench"

@@ -99,15 +99,22 @@ async def test_modes(server: Server, shop: Shop, pooler: Pooler, mode: str, prep
     shop.assert_clean()
 
 
+@pytest.fixture
+def everywhere(shop: Shop) -> Iterator[None]:
+    """What is connected to from now on is told mip.serializable = everywhere; a table to swap at each site."""
+    for site in shop.clusters:
+        shop.sql(site, "CREATE TABLE swapped (n int); INSERT INTO swapped VALUES (0); SELECT mip.enable('swapped')")
+        shop.sql(site, "ALTER DATABASE postgres SET mip.serializable = everywhere")
+    yield
+    for site in shop.clusters:
+        shop.sql(site, "ALTER DATABASE postgres RESET mip.serializable")
+        shop.sql(site, "DROP TABLE swapped")
+
+
+@pytest.mark.usefixtures("everywhere")
 async def test_serializable_everywhere(server: Server, shop: Shop, pooler: Pooler) -> None:
-    """What a site says of mip.serializable gets through; behind a change what the pooler has kept is refused."""
-
-    def set_everywhere(what: str) -> None:
-        for site in shop.clusters:
-            shop.sql(site, f"ALTER DATABASE postgres {what}")
-
-    app = None
-    conninfos = pooler(pool_mode="transaction", server_lifetime=0)
+    """What a site says of mip.serializable gets through."""
+    conninfos = pooler(pool_mode="transaction")
     await until_up(conninfos["bank"])
     both = asyncio.Barrier(2)
 
@@ -122,15 +129,7 @@ async def test_serializable_everywhere(server: Server, shop: Shop, pooler: Poole
         await there.execute("UPDATE swapped SET n = n + 1")
         return int(row.n)
 
-    for site in shop.clusters:
-        shop.sql(site, "CREATE TABLE swapped (n int); INSERT INTO swapped VALUES (0); SELECT mip.enable('swapped')")
-    try:
-        set_everywhere("SET mip.serializable = everywhere")
-        app = server(conninfos, prepared_statements=False)
-        app.transaction(sites=("store", "bank"), isolation="serializable")(swap)
-        assert sorted(await asyncio.gather(app.submit("swap", True), app.submit("swap", False))) == [0, 1]
-    finally:
-        set_everywhere("RESET mip.serializable")
-        for site in shop.clusters:
-            shop.sql(site, "DROP TABLE swapped")
+    app = server(conninfos, prepared_statements=False)
+    app.transaction(sites=("store", "bank"), isolation="serializable")(swap)
+    assert sorted(await asyncio.gather(app.submit("swap", True), app.submit("swap", False))) == [0, 1]
     shop.assert_clean()

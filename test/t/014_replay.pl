@@ -220,9 +220,11 @@ like(
 	'pg_walinspect describes them');
 # pg_waldump cannot load resource managers, but is not confused by them
 my ($out, $err) = ('', '');
+# (the segment is named, since it looks at any file otherwise, an empty one that is kept for later too)
+my $segment = mip_sql($primary, "SELECT pg_walfile_name('$lsn'::pg_lsn + 1)");
 IPC::Run::run(
 	[
-		'pg_waldump', '-p', $primary->data_dir . '/pg_wal', '-s', $lsn, '-e', $end
+		'pg_waldump', '-s', $lsn, '-e', $end, $primary->data_dir . "/pg_wal/$segment"
 	],
 	'>', \$out, '2>', \$err);
 is($err, '', 'pg_waldump reads them');
