@@ -126,10 +126,12 @@ suite_indent() {
 }
 suite_regress() { start_server; installcheck regress count_regress ISOLATION= TAP_TESTS=; stop_server; }
 suite_isolation() { start_server; installcheck isolation count_regress REGRESS= TAP_TESTS=; stop_server; }
-# The largest first: among them are those that take long, and none should be left to run alone.
+# Mostly these wait, for servers to start. The longest are begun first, and then the largest: none should be left to run
+# alone in the end.
 # shellcheck disable=SC2012 # names of ours
 suite_tap() {
-  installcheck tap count_tap REGRESS= ISOLATION= PROVE_TESTS="$(ls -S test/t/*.pl | tr '\n' ' ')" PROVE_FLAGS=-j4
+  tests=$({ printf 'test/t/%s.pl\n' 012_steps 014_replay 038_like_heap; ls -S test/t/*.pl; } | awk '!seen[$0]++' | tr '\n' ' ')
+  installcheck tap count_tap REGRESS= ISOLATION= PROVE_TESTS="$tests" PROVE_FLAGS='-j6 --timer'
 }
 suite_ruff() {
   use_python
@@ -150,11 +152,11 @@ suite_serializable() {
   piece serializable count_one test/serializable/run "${HISTORIES:-1000}"
   piece serializable-across count_one test/serializable/run --across "${HISTORIES:-1000}"
 }
-suite_soak() { use_python; piece soak count_one test/soak/run "${SOAK_SECONDS:-120}"; }
+suite_soak() { use_python; piece soak count_one test/soak/run "${SOAK_SECONDS:-60}"; }
 suite_faults() {
   use_python
   pytests faults-own faults/tests
-  piece faults count_pytest python -m faults --work "$home/faults" --minutes "${FAULTS_MINUTES:-2}"
+  piece faults count_pytest python -m faults --work "$home/faults" --minutes "${FAULTS_MINUTES:-1}"
 }
 
 suite_bench() {

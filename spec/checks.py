@@ -15,11 +15,11 @@ HERE = Path(__file__).resolve().parent
 
 # The longest first: they are run side by side.
 CONFIGURATIONS = (
-    "sweeper", "retry", "four_instances", "told_canceller", "told_client", "families", "told_requests",
+    "sweeper", "retry", "told_canceller", "told_client", "families", "told_requests",
     "told_sweeper", "told_refusals", "everywhere", "crossing", "site_sets", "timeless", "family",
     "everywhere_one_site", "one_site",
 )  # fmt: skip
-LARGE = ("old_and_new", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings")
+LARGE = ("old_and_new", "four_instances", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings")
 
 _COMPLETE = re.compile(r"^\d+ states generated, (\d+) distinct states found, 0 states left on queue", re.MULTILINE)
 _VIOLATED = re.compile(r"Error: (?:Invariant|Action property) (\w+) is violated")
