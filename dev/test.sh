@@ -80,7 +80,7 @@ start_server() {
     >"$logs/initdb.log" 2>&1 </dev/null || die "initdb failed, see $logs/initdb.log"
   printf '%s\n' "listen_addresses = ''" "unix_socket_directories = '$socket'" \
     "shared_preload_libraries = 'pg_mip'" 'max_prepared_transactions = 100' \
-    'fsync = off' 'deadlock_timeout = 100ms' | as_user tee -a "$server/data/postgresql.conf" >/dev/null
+    'fsync = off' 'jit = off' 'deadlock_timeout = 100ms' | as_user tee -a "$server/data/postgresql.conf" >/dev/null
   as_user pg_ctl -D "$server/data" -l "$logs/server.log" -w start >/dev/null </dev/null ||
     { tail "$logs/server.log"; die "the server for the tests does not start"; }
   export PGHOST="$socket" PGPORT=5432 PGUSER="$me"

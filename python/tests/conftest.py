@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[Clusters]:
-    made = {site: Cluster(site, settings={"mip.site_name": site}, max_connections=300) for site in SCHEMA}
+    made = {site: Cluster(site, settings={"mip.site_name": site, "jit": False}, max_connections=300) for site in SCHEMA}
     try:
         for site, cluster in made.items():
             cluster.start()

@@ -167,7 +167,7 @@ def goes_on(changes: list[tuple[str, str, Any, Any]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Database]:
-    cluster = Cluster("compaction", settings={"mip.site_name": "compaction"})
+    cluster = Cluster("compaction", settings={"mip.site_name": "compaction", "jit": False})
     with cluster, psycopg.connect(cluster.conninfo(), autocommit=True) as conn:
         conn.execute("CREATE EXTENSION pg_mip")
         conn.execute(SCHEMA)

@@ -121,7 +121,7 @@ def mutated(draw: random.Random, writeset: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def conn() -> Iterator[psycopg.Connection[Any]]:
-    cluster = Cluster("hostile", settings={"mip.site_name": "hostile"})
+    cluster = Cluster("hostile", settings={"mip.site_name": "hostile", "jit": False})
     with cluster, psycopg.connect(cluster.conninfo(), autocommit=True) as conn:
         conn.execute("CREATE EXTENSION pg_mip")
         conn.execute(SCHEMA)

@@ -219,7 +219,7 @@ def run(conn: psycopg.Connection[Any], draw: random.Random) -> tuple[bytes, set[
 
 @pytest.fixture(scope="module")
 def conn() -> Iterator[psycopg.Connection[Any]]:
-    cluster = Cluster("writesets", settings={"mip.site_name": "writesets"})
+    cluster = Cluster("writesets", settings={"mip.site_name": "writesets", "jit": False})
     with cluster, psycopg.connect(cluster.conninfo(), autocommit=True) as conn:
         conn.execute("CREATE EXTENSION pg_mip")
         try:

@@ -32,6 +32,7 @@ sub mip_node
 		max_prepared_transactions => 20,
 		max_connections => 20,
 		autovacuum => 'off',
+		jit => 'off',		# pages of a few rows are not worth it, whatever planners think
 		%conf);
 	$node->append_conf('postgresql.conf',
 		join('', map { "$_ = '$conf{$_}'\n" } sort keys %conf));
