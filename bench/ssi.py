@@ -19,7 +19,8 @@ from .parts import Bench, Part, measure_parts, options
 from .rounds import UNDISTURBED, create_database, machine
 from .serializable import across, dbt2, deferrable, failures, families, sibench
 from .serializable.dbt2 import Store
-from .serializable.measured import SI, SSI, Target, tell_targets
+from .serializable.measured import SI, SSI
+from .targets import Target, tell_targets
 
 PARTS = ("sibench", "dbt2", "deferrable", "families", "across")
 # Transactions that read a few hundred rows do not lock whole tables for that.

@@ -24,8 +24,9 @@ from pgmip.xinst import new_xid
 
 from ..rounds import create_database, interleaved
 from ..rows import Row, markdown, pick, plotted, quartiles, ratios, spread
+from ..targets import Target
 from .client import ACROSS_SITES, DEPENDENCIES, FAILURES, Client, Failed, Session, Tally, driving, pause
-from .measured import SSI, Target
+from .measured import SSI
 
 __all__ = ["CASES", "QUICK", "Sites", "measure", "plot", "targets", "tell", "wrong"]
 

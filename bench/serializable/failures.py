@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..rounds import METHODS, interleaved
 from ..rows import Row, markdown, pick, plotted
+from ..targets import Target
 from .client import (
     COMMIT,
     DEPENDENCIES,
@@ -30,7 +31,7 @@ from .client import (
     perform,
 )  # fmt: skip
 from .dbt2 import CUSTOMERS, Store, choose_work, mix
-from .measured import SSI, Target
+from .measured import SSI
 
 __all__ = [
     "QUICK", "WORKLOADS", "between_siblings", "load", "measure", "measure_siblings", "plot", "targets", "tell",

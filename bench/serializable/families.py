@@ -14,9 +14,10 @@ from pgmip.xinst import new_xid
 
 from ..rounds import interleaved
 from ..rows import Row, markdown, median, plotted, quartiles, ratios, spread
+from ..targets import Target
 from .client import COMMIT, INSTANCE, Attempt, Client, Failed, Session, Tally, Work, driving, pause, perform
 from .dbt2 import CONTENDED, CUSTOMERS, Store, choose_work, contend, mix
-from .measured import LEVELS, SI, SSI, Target
+from .measured import LEVELS, SI, SSI
 
 __all__ = [
     "CASES", "PREPARED", "QUICK", "Request", "fail_over", "failing_over", "measure", "measure_anomalies", "plot",

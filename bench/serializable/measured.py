@@ -1,4 +1,4 @@
-"""What pgbench has measured, and what was wanted."""
+"""What pgbench has measured."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from pgmip.testing import Cluster
 from ..rounds import METHODS, interleaved, pgbench, rate
 from ..rows import Row, markdown, median, quartiles, ratios, spread
 
-__all__ = [
-    "LEVELS", "SI", "SSI", "Measured", "Target", "compare", "run", "shares", "tell_compared", "tell_targets",
-]  # fmt: skip
+__all__ = ["LEVELS", "SI", "SSI", "Measured", "compare", "run", "shares", "tell_compared"]
 
 SI, SSI = LEVELS = ("REPEATABLE READ", "SERIALIZABLE")  # the paper's names are these
 
@@ -99,29 +97,3 @@ def tell_compared(
             )  # fmt: skip
     names = [header, "tables", f"{SI}, tps", f"{SSI}, tps", "of that", "paper", f"failures, {SI}", f"failures, {SSI}"]
     return markdown([*names, *(["paper"] if paper_failures else [])], lines)
-
-
-# -- what was wanted ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Target:
-    """`value` should be at least `least`, or at most `most`."""
-
-    what: str
-    value: float
-    least: float | None = None
-    most: float | None = None
-
-    @property
-    def met(self) -> bool:
-        return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
-
-    @property
-    def wanted(self) -> str:
-        return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
-
-
-def tell_targets(targets: Sequence[Target]) -> str:
-    lines = [[one.what, one.wanted, f"{one.value:.3g}", "yes" if one.met else "**no**"] for one in targets]
-    return markdown(["target", "wanted", "here", "met"], lines)

@@ -10,7 +10,8 @@ from bench.rows import quartiles, ratios
 from bench.serializable import across, deferrable, failures, families, sibench
 from bench.serializable.client import ACROSS_SITES, DEPENDENCIES, FAILURES, Tally
 from bench.serializable.dbt2 import READ_ONLY, STANDARD, mix, tell, wrong_anomalies
-from bench.serializable.measured import SI, SSI, Measured, Target, tell_targets
+from bench.serializable.measured import SI, SSI, Measured
+from bench.targets import Target, tell_targets
 
 PRINTED = """\
 transaction type: multiple scripts
