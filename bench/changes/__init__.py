@@ -1,0 +1,1 @@
+"""The parts of bench.writesets: what a transaction has changed, captured, extracted, compacted and applied."""
