@@ -16,6 +16,7 @@ from datetime import date
 from pgmip.testing import Cluster
 
 from .changes import application, capture, compaction, extraction, growth, items
+from .changes.paper import V1, V2
 from .parts import Bench, Part, measure_parts, options
 from .rounds import UNDISTURBED, machine
 from .targets import Target, tell_targets
@@ -23,7 +24,7 @@ from .targets import Target, tell_targets
 PARTS = ("capture", "extraction", "compaction", "application", "growth")
 SETTINGS = UNDISTURBED | {"shared_buffers": "512MB"}
 
-HEAD = """# Writesets
+HEAD = f"""# Writesets
 
 What *A Triggerless Approach to Writeset Extraction in Multiversioned Databases* measured (Tables 4 and 5) of PostgreSQL
 8.2, on this server, and what it did not measure. `{V1}` there has triggers in SQL, `{V2}` is what the paper proposes.
@@ -33,27 +34,29 @@ What *A Triggerless Approach to Writeset Extraction in Multiversioned Databases*
 Everything is in memory, without flushes (`fsync = off`), so that the processors are what everybody waits for. The table
 has an integer key, an integer and a text of 20 characters, and has opted in. I, U and D: {{rows:,}} rows are inserted,
 updated (not their key), deleted. Medians of the rounds, with least and most; ratios are taken round by round: their
-median, in brackets with quartiles.""".format(V1=capture.paper.V1, V2=capture.paper.V2)
+median, in brackets with quartiles."""
 
 REPORT = {
     "capture": Part(capture.tell, capture.plot, """## Capture (Table 4: 1 to 3)
 
-Processor time of the server, of that without capture. A procedure runs a statement for each transaction, so no client takes
-time in between. *Captured, extracted*: `mip.writeset()` at the end of each transaction. The trigger in SQL writes old and
-new row as text into a table; the one in C keeps the tuples in memory, and does nothing else."""),
+Processor time of the server's process, as a ratio to that without capture. A procedure runs a statement for each
+transaction, so no client takes time in between. *Captured, extracted*: `mip.writeset()` at the end of each transaction.
+The trigger in SQL writes old and new row as text into a table; the one in C keeps the tuples in memory, and does
+nothing else. `wal_level = logical`: what logical decoding asks of everybody, before anything is decoded."""),
     "extraction": Part(extraction.tell, extraction.plot, """## Extraction, and its size (Table 4: 4 and 5, Table 5)
 
-One transaction with all rows; the time until its changes are there as bytes, in the server. `PREPARE`: of the statement
-that prepares the transaction, where the changes are asked for then: `mip.prepare`, or `PREPARE TRANSACTION` on a
-server with `wal_level = logical`, with a two-phase slot that has read all that was before. A writeset has the hashes of its keys
-with it, by which writesets are compared. What triggers have captured has been written already."""),
+One transaction with all rows; the processor time of the server's process until its changes are there as bytes.
+`PREPARE`: of the statement that prepares the transaction, where the changes are asked for then: `mip.prepare`, or
+`PREPARE TRANSACTION` on a server with `wal_level = logical`, with a two-phase slot that has read all that was before. A
+writeset has the hashes of its keys with it, by which writesets are compared. What triggers have captured is only read
+here: it has been written before (see above)."""),
     "compaction": Part(compaction.tell, None, """## Compaction
 
-Writesets that the client sends, and the time until their compacted one is there."""),
+Writesets that the client sends; processor time of the server's process until their compacted one is there."""),
     "application": Part(application.tell, application.plot, """## Application (Table 4: 6)
 
-In a copy of the database, as one transaction; of what the client sends. The client's SQL are prepared statements of
-libpq, from pgbench."""),
+In a copy of the database, as one transaction; the time that the client waits. Writesets, and what COPY is given, it has
+at hand; its SQL are prepared statements, which pgbench executes."""),
     "growth": Part(growth.tell, growth.plot, """## Growth
 
 One transaction that inserts so many rows, in a process of its own: processor time, and the most memory that the process
@@ -116,8 +119,8 @@ class Writesets(Bench):
     def _what(self) -> str:
         args = self.args
         return (
-            f"{date.today().isoformat()}, {machine()}. {args.rounds} interleaved rounds (growth: {min(3, args.rounds)}), after one "
-            f"that is not counted. `./run bench writesets` writes this page; it took {self.minutes:.0f} minutes."
+            f"{date.today().isoformat()}, {machine()}. {args.rounds} interleaved rounds (growth: {min(3, args.rounds)}), "
+            f"after one that is not counted. `./run bench writesets` writes this page; it took {self.minutes:.0f} minutes."
         )
 
     def tables(self) -> str:
@@ -131,11 +134,11 @@ class Writesets(Bench):
 
 
 def main() -> None:
-    parser = options(__doc__ or "", PARTS, rounds=15, seconds=0.0, out="results")
+    parser = options(__doc__ or "", PARTS, rounds=11, seconds=0.0, out="results")
     parser.add_argument("--rows", type=int, default=10_000)
     args = parser.parse_args()
     if args.quick:
-        args.rounds, args.rows = 1, 1_000
+        args.rounds, args.rows = 1, 300
     bench = Writesets(args)
     measure_parts(bench)
     print(bench.tables())

@@ -23,9 +23,9 @@ BY_SQL, OF_COPY = 10.0, 0.5  # times as fast
 OURS, BY_ROW, PIPELINED = "mip.writeset_apply", "SQL by row from a client", "the same, a hundred in a pipeline"
 LOOP, COPY = "a loop in PL/pgSQL", "COPY"
 BY_ROW_SQL = {
-    "I": f"INSERT INTO item VALUES (:i, :i, '{WHAT}');",
-    "U": "UPDATE item SET n = :i + 1 WHERE id = :i;",
-    "D": "DELETE FROM item WHERE id = :i;",
+    "I": f"INSERT INTO item VALUES ({{i}}, {{i}}, '{WHAT}')",
+    "U": "UPDATE item SET n = {i} + 1 WHERE id = {i}",
+    "D": "DELETE FROM item WHERE id = {i}",
 }
 
 
@@ -46,7 +46,7 @@ class Copy:
         for op, sql in BY_ROW_SQL.items():
             self.session.run(
                 f"CREATE PROCEDURE loop_{op}(rows int) LANGUAGE plpgsql AS $$"
-                f" BEGIN FOR i IN 1..rows LOOP {sql.replace(':i', 'i')} END LOOP; END $$"
+                f" BEGIN FOR i IN 1..rows LOOP {sql.format(i='i')}; END LOOP; END $$"
             )
 
     def apply(self, op: str) -> float:
@@ -62,18 +62,15 @@ class Copy:
         return 1000 * (time.perf_counter() - began)
 
     def by_row(self, op: str) -> float:
-        return self._pgbench(op, 1)
+        return self._pgbench(op, "simple", 1)
 
     def pipelined(self, op: str) -> float:
-        return self._pgbench(op, min(100, self.rows))
+        return self._pgbench(op, "extended", 100)
 
-    def _pgbench(self, op: str, at_once: int) -> float:
-        """Prepared statements of libpq, in one transaction."""
+    def _pgbench(self, op: str, protocol: str, at_once: int) -> float:
         file: Path = self.cluster.directory / "rows.sql"
         file.write_text(script(op, self.rows, at_once))
-        count = str(self.rows // at_once)
-        output = pgbench(self.cluster, "copy", "-n", "-M", "prepared", "-t", count, "-D", "i=0", "-f", str(file))
-        return 1000 * (self.rows // at_once) / rate(output)
+        return 1000 / rate(pgbench(self.cluster, "copy", "-n", "-M", protocol, "-t", "1", "-f", str(file)))
 
 
 WAYS: dict[str, tuple[Callable[[Copy, str], float], str]] = {
@@ -86,10 +83,12 @@ WAYS: dict[str, tuple[Callable[[Copy, str], float], str]] = {
 
 
 def script(op: str, rows: int, at_once: int) -> str:
-    """Of pgbench, which runs it for each row, or for so many at once; `i` is the last row that is done."""
-    each = f"\\set i :i + 1\n{BY_ROW_SQL[op]}\n"
-    body = each if at_once == 1 else f"\\startpipeline\n{each * at_once}\\endpipeline\n"
-    return f"\\if :i = 0\nBEGIN;\n\\endif\n{body}\\if :i = {rows}\nCOMMIT;\n\\endif\n"
+    """For pgbench, in one transaction: a prepared statement is executed for each row, so many in a pipeline."""
+    lines = [f"PREPARE change (int) AS {BY_ROW_SQL[op]};".replace("{i}", "$1"), "BEGIN;"]
+    for first in range(1, rows + 1, at_once):
+        executed = [f"EXECUTE change({i});" for i in range(first, min(first + at_once, rows + 1))]
+        lines += executed if at_once == 1 else ["\\startpipeline", *executed, "\\endpipeline"]
+    return "\n".join([*lines, "COMMIT;\n"])
 
 
 def measure(cluster: Cluster, *, rounds: int, rows: int) -> list[Row]:

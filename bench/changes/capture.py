@@ -14,13 +14,14 @@ from ..rounds import interleaved
 from ..rows import Row, markdown, median, number, plotted, quartiles, ratios
 from ..targets import Target
 from . import paper
-from .items import OPS, C, PLAIN, SQL, fill
-from .session import Session
+from .items import OPS, PLAIN, SQL, C, fill
+from .session import Session, Took
 
 __all__ = ["SIZES", "measure", "plot", "targets", "tell"]
 
 SIZES = (1, 100, 10_000)  # rows of a transaction
 MOST = 1.05
+TIMES = 3
 CAPTURED = "-c mip.capture_writeset=on"
 NONE, OURS, EXTRACTED = "none", "captured", "captured, extracted"
 IN_SQL, IN_C, LOGICAL = "trigger in SQL", "trigger in C", "wal_level = logical"
@@ -59,22 +60,25 @@ def measure(cluster: Cluster, logical: Cluster, *, rounds: int, rows: int, sizes
             for size in sizes:
                 for name in interleaved(tuple(SYSTEMS), turn):
                     filler = fillers[logical if SYSTEMS[name].logical else cluster]
-                    rows_of = _changes(sessions[name], filler, SYSTEMS[name], rows, size)
-                    found += [{"size": size, "system": name, "round": turn, **row} for row in rows_of if turn]
+                    each = _changes(sessions[name], filler, SYSTEMS[name], rows, size)
+                    found += [{"size": size, "system": name, "round": turn, **row} for row in each if turn]
             print(f"capture: round {turn} of {rounds}", flush=True)
     return found
 
 
 def _changes(session: Session, filler: Session, system: System, rows: int, size: int) -> list[Row]:
-    """All rows are inserted, updated and deleted."""
-    fill(filler, 0, system.table)
-    found = []
-    for op in OPS:
-        extracted = str(system.extracted).lower()
-        took = session.timed(f"CALL change_{system.table}('{op}', {rows}, {size}, {extracted})")
-        found.append({"op": op, "ms": took.ms, "cpu_ms": took.cpu_ms})
-    _check(session, system, rows)
-    return found
+    """All rows are inserted, updated and deleted, and where that is soon done again and again: then it is a median."""
+    took: dict[str, list[Took]] = {op: [] for op in OPS}
+    for _ in range(TIMES if size > 1 else 1):
+        fill(filler, 0, system.table)
+        for op in OPS:
+            extracted = str(system.extracted).lower()
+            took[op].append(session.timed(f"CALL change_{system.table}('{op}', {rows}, {size}, {extracted})"))
+        _check(session, system, rows)
+    return [
+        {"op": op, "ms": statistics.median(t.ms for t in of), "cpu_ms": statistics.median(t.cpu_ms for t in of)}
+        for op, of in took.items()
+    ]
 
 
 def _check(session: Session, system: System, rows: int) -> None:

@@ -21,7 +21,8 @@ def measure(cluster: Cluster, *, rounds: int, rows: int) -> list[Row]:
     found: list[Row] = []
     with ExitStack() as stack:
         source, copy = (stack.enter_context(Session(cluster, name)) for name in ("source", "copy"))
-        for name, writesets in (LIFE, _life(source, copy, rows)), (HOT, _hot(source, copy, rows)):
+        for name, make in (LIFE, _life), (HOT, _hot):
+            writesets = make(source, copy, rows)
             _check(source, copy, writesets)
             before = _sum_up(copy, writesets)
             after = _sum_up(copy, [_compact(copy, writesets)])
@@ -74,6 +75,6 @@ def tell(rows: Sequence[Row]) -> str:
             f"{median(rows, f'{what}_{when}', case=case):,.0f}"
             for what in ("changes", "bytes") for when in ("before", "after")
         ]  # fmt: skip
-        lines.append([case, f"{median(rows, 'writesets', case=case):.0f}", spread(rows, "ms", case=case), *counts])
+        lines.append([case, f"{median(rows, 'writesets', case=case):.0f}", spread(rows, "cpu_ms", case=case), *counts])
     names = ["writesets", "ms", "changes before", "after", "bytes before", "after"]
     return markdown(["rows", *names], lines)

@@ -18,7 +18,7 @@ from ..rounds import interleaved
 from ..rows import Row, markdown, median, number, plotted, spread
 from ..targets import Target
 from . import paper
-from .items import OPS, C, PLAIN, SQL, change, fill
+from .items import OPS, PLAIN, SQL, C, change, fill
 from .session import Session
 
 __all__ = ["create", "measure", "plot", "targets", "tell"]
@@ -26,9 +26,12 @@ __all__ = ["create", "measure", "plot", "targets", "tell"]
 MOST_MS = 2.0  # of 10,000 rows
 OURS, PREPARED = "mip.writeset()", "mip.writeset(xid, xinst), of a prepared instance"
 IN_SQL, IN_C = "what a trigger in SQL has written", "what a trigger in C has kept"
+# Options, and what tells that a message is a change
 PLUGINS = {
     "test_decoding": ("'skip-empty-xacts', '1'", "convert_from(data, 'UTF8') LIKE 'table %'"),
-    "pgoutput": ("'proto_version', '3', 'publication_names', 'items', 'binary', 'true'", "get_byte(data, 0) IN (68, 73, 85)"),
+    "pgoutput": (
+        "'proto_version', '3', 'publication_names', 'items', 'binary', 'true'", "get_byte(data, 0) IN (68, 73, 85)",
+    ),
 }  # fmt: skip
 Measured = Callable[[Session, Session, str], Row]
 
@@ -73,7 +76,7 @@ def _row(session: Session, sql: str, counted: str) -> Row:
     """`counted`: the changes, and the bytes."""
     took = session.timed(sql)
     ((changes, size),) = session.run(counted)
-    return {"ms": took.ms, "cpu_ms": took.cpu_ms, "prepare_ms": math.nan, "bytes": int(size), "changes": changes}
+    return {"ms": took.ms, "cpu_ms": took.cpu_ms, "prepare_cpu_ms": math.nan, "bytes": int(size), "changes": changes}
 
 
 def _row_of(session: Session, call: str) -> Row:
@@ -101,7 +104,7 @@ def _of_prepared(session: Session, other: Session, statement: str) -> Row:
     prepared = session.timed("SELECT * FROM mip.prepare('changes', 'done')")
     row = _row_of(other, f"mip.writeset('{xid}', 1)")
     session.run(f"SELECT * FROM mip.rollback('{xid}', 1)")
-    return row | {"prepare_ms": prepared.ms}
+    return row | {"prepare_cpu_ms": prepared.cpu_ms}
 
 
 def _written(session: Session, _: Session, statement: str) -> Row:
@@ -125,11 +128,11 @@ def _decoded(plugin: str, session: Session, decoder: Session, statement: str) ->
     options, is_change = PLUGINS[plugin]
     read = (
         f"SELECT count(*) FILTER (WHERE {is_change}), sum(length(data))"
-        f" FROM pg_logical_slot_%s_binary_changes('{plugin}', NULL, NULL, {options})"
+        f" FROM pg_logical_slot_peek_binary_changes('{plugin}', NULL, NULL, {options})"
     )
-    row = _row(decoder, read % "peek", read % "get")
+    row = _row(decoder, read, read)
     session.run("ROLLBACK PREPARED 'decoded'")
-    return row | {"prepare_ms": prepared.ms}
+    return row | {"prepare_cpu_ms": prepared.cpu_ms}
 
 
 SYSTEMS: dict[str, Measured] = {
@@ -145,7 +148,7 @@ SYSTEMS: dict[str, Measured] = {
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    worst = max(median(rows, "ms", system=OURS, op=op) for op in OPS)
+    worst = max(median(rows, "cpu_ms", system=OURS, op=op) for op in OPS)
     return [Target("extraction of 10,000 rows, ms", worst, most=MOST_MS)]
 
 
@@ -153,9 +156,9 @@ def tell(rows: list[Row]) -> str:
     lines = []
     for name in SYSTEMS:
         of = [[row for row in rows if row["system"] == name and row["op"] == op] for op in OPS]
-        prepared = number(statistics.median(median(each, "prepare_ms") for each in of))
+        prepared = number(statistics.median(median(each, "prepare_cpu_ms") for each in of))
         sizes = [f"{median(each, 'bytes'):,.0f}" for each in of]
-        lines.append([name, *(spread(each, "ms") for each in of), prepared.replace("nan", ""), *sizes])
+        lines.append([name, *(spread(each, "cpu_ms") for each in of), prepared.replace("nan", ""), *sizes])
     for layer in (paper.V1, paper.V2):
         times = [f"{paper.EXTRACTED_MS[layer][op]:,}" if op in paper.EXTRACTED_MS[layer] else "" for op in OPS]
         lines.append([f"paper: {layer}", *times, "", f"{paper.SIZES[layer]:,}", "", ""])
@@ -164,8 +167,8 @@ def tell(rows: list[Row]) -> str:
 
 
 def plot(rows: list[Row], file: Path) -> None:
-    with plotted(file, ["time, ms", "bytes"], "", "") as axes:
-        for axis, metric in zip(axes, ("ms", "bytes"), strict=True):
+    with plotted(file, ["processor time, ms", "bytes"], "", "") as axes:
+        for axis, metric in zip(axes, ("cpu_ms", "bytes"), strict=True):
             for place, name in enumerate(SYSTEMS):
                 medians = [median(rows, metric, system=name, op=op) for op in OPS]
                 axis.bar([x + 0.14 * (place - 2.5) for x in range(len(OPS))], medians, 0.14, label=name)

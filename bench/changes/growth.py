@@ -33,7 +33,7 @@ def measure(cluster: Cluster, *, rounds: int, sizes: Sequence[int]) -> list[Row]
         for size in interleaved(sizes, turn):
             for name, cpu_ms, megabytes in _measure(cluster, size):
                 found.append({
-                    "rows": size, "system": name, "round": turn, "cpu_ms": cpu_ms, "megabytes": megabytes,
+                    "inserted": size, "system": name, "round": turn, "cpu_ms": cpu_ms, "megabytes": megabytes,
                 })  # fmt: skip
         print(f"growth: round {turn} of {rounds}", flush=True)
     return found
@@ -106,11 +106,11 @@ def _telling(session: Session, name: str) -> Iterator[list[tuple[str, float, flo
 
 def per_row(rows: Sequence[Row], system: str, size: int) -> float:
     """Microseconds."""
-    return 1000 * median(rows, "cpu_ms", system=system, rows=size) / size
+    return 1000 * median(rows, "cpu_ms", system=system, inserted=size) / size
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    sizes = sorted({row["rows"] for row in rows})
+    sizes = sorted({row["inserted"] for row in rows})
     most, least = sizes[-1], min(10_000, sizes[-2])
     slower = max(per_row(rows, name, most) / per_row(rows, name, least) for name in SYSTEMS[1:])
     memory = max(_more_memory(rows, name, most) for name in BOUNDED)
@@ -121,27 +121,27 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 
 
 def _more_memory(rows: Sequence[Row], name: str, size: int) -> float:
-    of = (median(rows, "megabytes", system=system, rows=size) for system in (name, NONE))
+    of = (median(rows, "megabytes", system=system, inserted=size) for system in (name, NONE))
     return next(of) - next(of)
 
 
 def tell(rows: list[Row]) -> str:
-    sizes = sorted({row["rows"] for row in rows})
+    sizes = sorted({row["inserted"] for row in rows})
     lines = []
     for name in SYSTEMS:
         times = [number(per_row(rows, name, size)) for size in sizes]
-        memory = [number(median(rows, "megabytes", system=name, rows=size)) for size in sizes]
+        memory = [number(median(rows, "megabytes", system=name, inserted=size)) for size in sizes]
         lines.append([name, *times, *memory])
     names = [*(f"{size:,} rows: µs a row" for size in sizes), *(f"{size:,}: MB" for size in sizes)]
     return markdown(["", *names], lines)
 
 
 def plot(rows: list[Row], file: Path) -> None:
-    sizes = sorted({row["rows"] for row in rows})
+    sizes = sorted({row["inserted"] for row in rows})
     with plotted(file, ["processor time", "memory of the process"], "rows", "") as (time, memory):
         for name in SYSTEMS:
             time.plot(sizes, [per_row(rows, name, size) for size in sizes], marker="o", label=name)
-            megabytes = [median(rows, "megabytes", system=name, rows=size) for size in sizes]
+            megabytes = [median(rows, "megabytes", system=name, inserted=size) for size in sizes]
             memory.plot(sizes, megabytes, marker="o", label=name)
         for axis, unit in ((time, "µs a row"), (memory, "MB")):
             axis.set_xscale("log")

@@ -31,14 +31,15 @@ def in_c(table: str, cluster: Cluster) -> str:
 
 
 def _after(table: str, function: str) -> str:
-    return f"CREATE TRIGGER change AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"
+    events = f"AFTER INSERT OR UPDATE OR DELETE ON {table}"
+    return f"CREATE TRIGGER change {events} FOR EACH ROW EXECUTE FUNCTION {function}()"
 
 
 def _library(cluster: Cluster) -> Path:
     made = cluster.directory / "trigger.so"
     if not made.exists():
         source = Path(__file__).parent / "trigger.c"
-        asked = [cluster.bindir / "pg_config", "--includedir-server"]
+        asked = [str(cluster.bindir / "pg_config"), "--includedir-server"]
         headers = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", f"-I{headers}", "-o", made, source], check=True)
     return made
