@@ -117,10 +117,10 @@ class Writesets(Bench):
         return [one for name, of in TARGETS.items() if name in self.rows for one in of(self.rows[name])]
 
     def _what(self) -> str:
-        args = self.args
+        rounds = self.args.rounds
         return (
-            f"{date.today().isoformat()}, {machine()}. {args.rounds} interleaved rounds (growth: {min(3, args.rounds)}), "
-            f"after one that is not counted. `./run bench writesets` writes this page; it took {self.minutes:.0f} minutes."
+            f"{date.today().isoformat()}, {machine()}. {rounds} interleaved rounds (growth: {min(3, rounds)}), after one "
+            f"that is not counted. `./run bench writesets` writes this page; it took {self.minutes:.0f} minutes."
         )
 
     def tables(self) -> str:

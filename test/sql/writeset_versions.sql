@@ -15,15 +15,25 @@ $$;
 \set file :saved '15.hex'
 \set hex `cat :'file'`
 SELECT decode(:'hex', 'hex') AS made_by_15 \gset
+\set file :saved '17.hex'
+\set hex `cat :'file'`
+SELECT decode(:'hex', 'hex') AS made_by_17 \gset
 \set file :saved '18.hex'
 \set hex `cat :'file'`
 SELECT decode(:'hex', 'hex') AS made_by_18 \gset
 SELECT * FROM mip.writeset_changes(:'made_by_15') EXCEPT SELECT * FROM mip.writeset_changes(:'made');
+SELECT * FROM mip.writeset_changes(:'made_by_17') EXCEPT SELECT * FROM mip.writeset_changes(:'made');
 SELECT * FROM mip.writeset_changes(:'made_by_18') EXCEPT SELECT * FROM mip.writeset_changes(:'made');
+SELECT * FROM mip.writeset_changes(:'made') EXCEPT SELECT * FROM mip.writeset_changes(:'made_by_17');
 SELECT * FROM mip.writeset_changes(:'made') EXCEPT SELECT * FROM mip.writeset_changes(:'made_by_18');
-SELECT keys(:'made') = keys(:'made_by_15'), keys(:'made') = keys(:'made_by_18');
+SELECT keys(:'made') = keys(:'made_by_15'), keys(:'made') = keys(:'made_by_17'), keys(:'made') = keys(:'made_by_18');
 BEGIN;
 SELECT mip.writeset_apply(:'made_by_15');
+SELECT every::text FROM every ORDER BY id;
+SELECT * FROM loose;
+ROLLBACK;
+BEGIN;
+SELECT mip.writeset_apply(:'made_by_17');
 SELECT every::text FROM every ORDER BY id;
 SELECT * FROM loose;
 ROLLBACK;
