@@ -138,4 +138,3 @@ def plot(rows: list[Row], file: Path) -> None:
                 if op in ops:
                     axis.bar(place, 1000 * rows[0]["rows"] / median(rows, "ms", system=name, op=op), label=name)
             axis.set_xticks([])
-            axis.set_yscale("log")

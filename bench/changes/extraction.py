@@ -173,4 +173,3 @@ def plot(rows: list[Row], file: Path) -> None:
                 medians = [median(rows, metric, system=name, op=op) for op in OPS]
                 axis.bar([x + 0.14 * (place - 2.5) for x in range(len(OPS))], medians, 0.14, label=name)
             axis.set_xticks(range(len(OPS)), OPS)
-        axes[0].set_yscale("log")
