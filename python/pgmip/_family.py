@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -141,6 +141,7 @@ class Family:
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
         self._left = set() if left is None else left  # own instances that may be prepared somewhere
         self._freed = False  # whether we have given one up, of whomever
+        self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
 
     async def run(self, handler: Handler | None, request: str | None) -> Settled:
@@ -148,7 +149,12 @@ class Family:
 
         Raises NothingHappened, Unknown or Expired.
         """
-        settled = await self._run(handler, request, settle=False)
+        try:
+            settled = await self._run(handler, request, settle=False)
+        except KeyReused:
+            settled = await self._settled_elsewhere(request)
+            if settled is None:
+                raise
         assert settled is not None
         return settled
 
@@ -176,6 +182,27 @@ class Family:
             for entry in mipt or ():
                 if entry.state is State.PREPARED:
                     await self._asking.roll_back(site, entry.xinst)
+
+    async def _settled_elsewhere(self, request: str | None) -> Settled | None:
+        """What this very request has come to over other sites: its transaction may have had others, or other names for
+        them, when it was decided. What has been acknowledged has no texts any more, and may be it.
+        """
+        for sites in declared(self._foreign) - {frozenset(self._sites)}:
+            winner = decide(over(sites, self._foreign))
+            if winner is not None and (winner.acknowledged or winner.request == request):
+                return await self._tell_elsewhere(winner, sites)
+        return None
+
+    async def _tell_elsewhere(self, winner: Winner, sites: Iterable[str]) -> Settled:
+        async def tell(site: str) -> BaseException | None:
+            if site in winner.committed:
+                return None
+            if site not in self._pools:
+                return LookupError(f"{site} is no site of this App")
+            return await self._commit_at(self._phase, site, winner, None)
+
+        told = await at_each_site(sites, tell, parallel=self._parallel)
+        return Settled(winner, {site: error for site, error in told.items() if error is not None}, own=False)
 
     async def _carry(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
         clock = asyncio.get_running_loop().time
@@ -467,6 +494,7 @@ class Family:
         if self._are_foreign(mipts):
             committed = {site: [e for e in mipt or () if e.state is State.COMMITTED] for site, mipt in mipts.items()}
             if self._are_foreign(committed):
+                self._foreign = committed
                 raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid)
             return None
         try:

@@ -77,7 +77,7 @@ class NothingHappened(SubmitError):
 
 
 class KeyReused(NothingHappened):
-    """The XID belongs to another request, which is decided: another payload, another transaction or other sites.
+    """The XID belongs to another request, which is decided: another payload or another transaction.
 
     This request has no effect and cannot have one under this XID. As long as the other one is not decided it is
     `Unknown`: this one may yet run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -13,7 +13,7 @@ from conftest import Clusters
 from test_sweeper import eager
 from typer.testing import CliRunner
 
-from pgmip import App, KeyReused, Resolution, SubmitError, Tx, Unknown
+from pgmip import App, Cancelled, Decided, Expired, KeyReused, Refuse, Refused, Resolution, SubmitError, Tx, Unknown
 from pgmip._json import canonical
 from pgmip._sql import entries
 from pgmip.cli.commands import app as commands
@@ -299,3 +299,108 @@ async def test_what_people_are_told(trio: Trio, app: App, name: str) -> None:
     for (site,) in [but for but in after if but]:
         if any(site in sites and len(sites) > 1 for sites in won):  # so that another site knows of it
             assert not after[site,].is_finished, "nobody has asked there"
+
+
+# -- a transaction whose sites have changed, without a new name ------------------------------------------------------
+
+SetOf = Callable[[tuple[str, ...]], App]
+
+
+@pytest.fixture
+async def deployed(trio: Trio) -> AsyncIterator[SetOf]:
+    """Servers of which each has the transactions `book` and `decline` over sites of its own, and knows no others."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        def deploy(sites: tuple[str, ...]) -> App:
+            app = App({site: trio.conninfos[site] for site in sites})
+            stack.push_async_callback(app.close)
+
+            @app.transaction(sites=sites)
+            async def book(tx: Tx, request: Any) -> Any:
+                for site in sites:
+                    await tx[site].execute("INSERT INTO done VALUES (%s, %s)", (tx.xid, tx.xinst))
+                return {"xinst": tx.xinst}
+
+            @app.transaction(sites=sites)
+            async def decline(tx: Tx, request: Any) -> Any:
+                raise Refuse({"of": tx.xid})
+
+            return app
+
+        yield deploy
+
+
+CHANGES = [(SB, ALL), (ALL, SB), (SB, S), (S, SB), (SB, BD)]
+"""The sites by which a request was decided, and those of the server that is asked again."""
+
+
+def done(trio: Trio, xid: str) -> dict[str, list[tuple[Any, ...]]]:
+    return {site: trio.sql(site, f"SELECT xinst FROM done WHERE xid = '{xid}'") for site in DATABASES}
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+async def test_the_same_request_over_other_sites(
+    trio: Trio, deployed: SetOf, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    """It has taken effect; who is told that the key is another request's would pay a second time."""
+    old, new, xid = deployed(before), deployed(after), f"changed from {before} to {after}".replace("'", "")
+    result = await old.submit("book", 1, xid=xid)
+    was = done(trio, xid)
+    for _ in range(2):
+        if set(before) <= set(after):
+            assert await new.submit("book", 1, xid=xid) == result
+        else:
+            with pytest.raises(Decided) as caught:
+                await new.submit("book", 1, xid=xid)
+            assert (caught.value.result, set(caught.value.unfinished)) == (result, set(before) - set(after))
+    for name, request in [("book", 2), ("decline", 1)]:
+        with pytest.raises(KeyReused):
+            await new.submit(name, request, xid=xid)
+    await old.acknowledge(xid)
+    with pytest.raises(Expired):
+        await new.submit("book", 1, xid=xid)
+    assert done(trio, xid) == was
+    trio.assert_over(xid)
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+async def test_the_same_refusal_over_other_sites(
+    trio: Trio, deployed: SetOf, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    old, new, xid = deployed(before), deployed(after), f"refused from {before} to {after}".replace("'", "")
+    for app in (old, new):
+        with pytest.raises(Refused) as caught:
+            await app.submit("decline", 1, xid=xid)
+        assert caught.value.result == {"of": xid}
+    trio.assert_over(xid)
+
+
+@pytest.mark.parametrize("after", [ALL, DS])
+async def test_the_same_request_half_told_over_other_sites(
+    trio: Trio, deployed: SetOf, after: tuple[str, ...]
+) -> None:
+    """What can be told of the winner is; and what was prepared over the new sites meanwhile goes."""
+    xid, new = f"half told, {after}".replace("'", ""), deployed(after)
+    request = canonical({"transaction": "book", "request": 1})
+    for site in SB:
+        trio.sql(site, f"{trio.begin(xid, 1, SB)} SELECT * FROM mip.prepare('{request}', '{{\"xinst\":1}}')")
+    with pytest.raises(Unknown):
+        await new.submit("book", 1, xid=xid)
+    trio.commit(xid, 1, "store")
+    if "depot" in after:
+        trio.prepare(xid, 2, after, "depot")
+    with contextlib.nullcontext() if after == ALL else pytest.raises(Decided, match="bank"):
+        assert await new.submit("book", 1, xid=xid) == {"xinst": 1}
+    assert trio.in_doubt() == ([] if after == ALL else [("bank", xid, 1)])
+    trio.commit(xid, 1, "bank")
+    trio.assert_over(xid)
+
+
+async def test_the_same_request_cancelled_over_other_sites(trio: Trio, deployed: SetOf) -> None:
+    xid, old, new = "cancelled, and changed", deployed(SB), deployed(ALL)
+    request = canonical({"transaction": "book", "request": 1})
+    trio.sql("store", f"{trio.begin(xid, 1, SB)} SELECT * FROM mip.prepare('{request}', '1')")
+    assert await old.resolve(xid) == Resolution(True, None)
+    with pytest.raises(Cancelled):
+        await new.submit("book", 1, xid=xid)
+    trio.assert_over(xid)
