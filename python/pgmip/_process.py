@@ -31,8 +31,10 @@ class Process:
 class Home(Process):
     """The process, and the event loop in it, that use something first: its connections wait in that loop."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, without: str) -> None:
+        """`without`: what does the same and needs no event loop of its user's."""
         super().__init__(what)
+        self._without = without
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check(self) -> None:
@@ -44,7 +46,7 @@ class Home(Process):
         if self._loop is not loop:
             raise RuntimeError(
                 f"{self._what} has been used in another event loop, to which its connections belong: use it in one "
-                "only (a single asyncio.run), or make one for each; pgmip.sync.App needs none of your own"
+                f"only (a single asyncio.run), or make one for each; {self._without} needs none of your own"
             )
 
     @property

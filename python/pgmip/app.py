@@ -38,7 +38,7 @@ from ._handler import check_async
 from ._json import canonical, parse
 from ._left import Left
 from ._nesting import check_outside, handled
-from ._options import check_count, check_seconds
+from ._options import check_count, checked_seconds
 from ._pool import Pool, PoolSettings
 from ._process import Home
 from ._running import Running
@@ -128,13 +128,13 @@ class App:
                 raise ValueError(f"site {site!r} has no usable conninfo: {error}") from error
         check_count("pool_size", pool_size, 1)
         check_count("pool_min_size", pool_min_size, 0)
-        check_seconds("pool_max_idle", pool_max_idle, none=True)
-        check_seconds("deadline", deadline, none=True)
+        pool_max_idle = checked_seconds("pool_max_idle", pool_max_idle, none=True)
+        deadline = checked_seconds("deadline", deadline, none=True)
         check_count("attempts", attempts, 1)
-        check_seconds("step_timeout", step_timeout)
+        step_timeout = checked_seconds("step_timeout", step_timeout)
         self.parallel = parallel
         self._sites = dict(sites)
-        home = Home("this App")
+        home = Home("this App", "pgmip.sync.App")
         self._running = Running(home)
         self._limits = Limits(deadline, attempts, step_timeout)
         settings = PoolSettings(pool_min_size, pool_size, pool_max_idle, prepared_statements)
@@ -225,14 +225,16 @@ class App:
         deadline: float | None = None, attempts: int | None = None,
     ) -> Answer:  # fmt: skip
         """As `submit`, which raises some answers."""
-        _check_limits(deadline, attempts)
+        seconds = _checked_deadline(deadline)
+        if attempts is not None:
+            check_count("attempts", attempts, 1)
         try:
             transaction = self._transactions[name]
         except KeyError:
             raise LookupError(f"there is no transaction {name!r}") from None
         text = canonical({"transaction": name, "request": request})
         phase = self._operation("submit", new_xid() if xid is None else xid, name)
-        work = self._submit(phase, transaction, text, deadline, attempts, alone=xid is None)
+        work = self._submit(phase, transaction, text, seconds, attempts, alone=xid is None)
         return await self._running.run(work, phase.xid)
 
     async def settle(
@@ -258,9 +260,9 @@ class App:
         something in doubt has sites that this App does not know, or, before anything has begun, others than `sites`;
         and TypeError for one name in place of `sites`; both for a deadline that cannot be one.
         """
-        _check_limits(deadline)
+        seconds = _checked_deadline(deadline)
         known = self._given(sites)
-        work = self._settle(self._operation("settle", xid), known, run=True, cancel=cancel, deadline=deadline)
+        work = self._settle(self._operation("settle", xid), known, run=True, cancel=cancel, deadline=seconds)
         return await self._running.run(work, xid)
 
     async def resolve(
@@ -313,8 +315,7 @@ class App:
         is prepared by then stays so until somebody does. May be called again, to wait no longer. Where the event loop
         is closed in which it was used, so is what ran there, and only the connections are left to be closed.
         """
-        check_seconds("grace", grace, none=True)
-        await self._running.close(grace)
+        await self._running.close(checked_seconds("grace", grace, none=True))
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     async def __aenter__(self) -> Self:
@@ -493,11 +494,8 @@ class App:
         return declared
 
 
-def _check_limits(deadline: object, attempts: object = None) -> None:
-    if deadline is not None:
-        check_seconds("deadline", deadline, none=True)
-    if attempts is not None:
-        check_count("attempts", attempts, 1)
+def _checked_deadline(deadline: object) -> float | None:
+    return None if deadline is None else checked_seconds("deadline", deadline, none=True)
 
 
 @contextlib.contextmanager

@@ -23,10 +23,10 @@ from ._cancellation import obeyed
 from ._extra import needed_for
 from ._json import canonical, parse
 from ._key import format_key
-from ._options import check_seconds
+from ._options import checked_seconds
 from ._portal import Closed, Portal
 from ._problem import MEDIA_TYPE, Kind, Problem
-from ._process import Process
+from ._process import Home
 from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Refused, SubmitError, Unknown
 from .tracing import inject
 from .xinst import checked_xid, new_xid
@@ -47,7 +47,9 @@ _MAY_RUN = (408, 409)  # from something in between, that has given up on a serve
 
 
 class Client:
-    """Sends requests to app servers, and sends them again. Any number of calls may run at a time."""
+    """Sends requests to app servers, and sends them again. Any number of calls may run at a time, of the process and in
+    the event loop that use it first; what runs in several loops, as by `asyncio.run` each time, needs one for each.
+    """
 
     def __init__(
         self,
@@ -70,16 +72,12 @@ class Client:
         """
         if isinstance(servers, str) or not servers:
             raise ValueError("servers are given as a sequence of base URLs, at least one")
-        check_seconds("deadline", deadline)
-        check_seconds("timeout", timeout)
-        check_seconds("connect_timeout", connect_timeout)
-        if hedge_after is not None:
-            check_seconds("hedge_after", hedge_after)
         self._servers = [Server(_base(url)) for url in servers]
-        self._process = Process("this Client")
-        self._deadline = deadline
-        self._timeout = timeout
-        self._hedge_after = hedge_after
+        self._home = Home("this Client", "pgmip.SyncClient")
+        self._deadline = checked_seconds("deadline", deadline)
+        self._timeout = checked_seconds("timeout", timeout)
+        self._hedge_after = None if hedge_after is None else checked_seconds("hedge_after", hedge_after)
+        connect_timeout = checked_seconds("connect_timeout", connect_timeout)
         options.setdefault("limits", httpx.Limits(max_connections=None, max_keepalive_connections=100))
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=connect_timeout), **options)
         self._acknowledger = Acknowledger(self._send_acknowledgements) if acknowledge else None
@@ -90,15 +88,15 @@ class Client:
         """Run a transaction exactly once per XID, and return its result; by default with a new XID.
 
         Raises what `App.submit` raises, with the same meaning: NothingHappened (Refused, KeyReused, Cancelled),
-        Expired, LookupError for an unknown transaction, TypeError or ValueError for what cannot be a request or an XID;
-        and Unknown, but only when the deadline has passed. Unknown is also raised then where a server says that the
-        transaction has failed while what became of an earlier transmission is not known: it may still succeed.
+        Expired, LookupError for an unknown transaction, TypeError or ValueError for what cannot be a request, an XID or
+        a deadline, RuntimeError in another process or event loop than the first; and Unknown, but only when the
+        deadline has passed. Unknown is also raised then where a server says that the transaction has failed while what
+        became of an earlier transmission is not known: it may still succeed.
 
         When cancelled the request may or may not take effect: submit it again, with an XID of your own.
         """
-        self._process.check()
-        if deadline is not None:
-            check_seconds("deadline", deadline)
+        self._home.check()
+        seconds = self._deadline if deadline is None else checked_seconds("deadline", deadline)
         body = canonical(request).encode()
         known_as = new_xid() if xid is None else checked_xid(xid)
         headers = {"Idempotency-Key": format_key(known_as), "Content-Type": "application/json"}
@@ -111,7 +109,7 @@ class Client:
             self._servers,
             send,
             xid=known_as,
-            deadline=asyncio.get_running_loop().time() + (self._deadline if deadline is None else deadline),
+            deadline=asyncio.get_running_loop().time() + seconds,
             timeout=self._timeout,
             hedge_after=self._hedge_after,
         )
@@ -133,14 +131,20 @@ class Client:
         often enough never: then the entry stays for its retention. Raises TypeError or ValueError for what cannot be an
         XID.
         """
-        self._process.check()
+        self._home.check()
         checked_xid(xid)
         if self._acknowledger is not None:
             self._acknowledger.add(xid)
 
     async def close(self) -> None:
-        """Close all connections, after a last attempt to deliver acknowledgements. Calls that run raise Unknown."""
-        self._process.check()
+        """Close all connections, after a last attempt to deliver acknowledgements. Calls that run raise Unknown. Where
+        the event loop is closed in which it was used, so is what ran there.
+        """
+        if self._home.is_gone:
+            with contextlib.suppress(RuntimeError):  # of that loop
+                await self._http.aclose()
+            return
+        self._home.check()
         try:
             if self._acknowledger is not None:
                 await self._acknowledger.close()

@@ -35,6 +35,7 @@ from psycopg.conninfo import make_conninfo
 from . import _sql
 from ._cancellation import obeyed
 from ._connection import Connection, ObedientConnection, connected, cut_after
+from ._options import check_count, checked_seconds
 from ._pool import at_site
 from ._portal import Closed
 from ._sites import at_each_site
@@ -138,19 +139,20 @@ class Sweeper:
 
         `on_event` is called for every event, in the App's event loop, and must not raise. Events are logged, too
         (`pgmip.sweeper`).
+
+        Raises TypeError or ValueError for what cannot be a time, or a number of requests.
         """
-        if interval <= 0 or concurrency < 1:
-            raise ValueError("a sweeper needs an interval above zero and a concurrency of at least one")
+        check_count("concurrency", concurrency, 1)
         self._given = app
         self._app = inner(app)
         self._portal = portal_of(app)
-        self._interval = interval
-        self._older_than = older_than
-        self._cancel_unknown_after = cancel_unknown_after
+        self._interval = checked_seconds("interval", interval)
+        self._older_than = _seconds("older_than", older_than)
+        self._cancel_unknown_after = _seconds("cancel_unknown_after", cancel_unknown_after)
         self._slots = asyncio.Semaphore(concurrency)
-        self._jitter = jitter
-        self._longest_pause = longest_pause
-        self._acknowledge_every = acknowledge_every
+        self._jitter = checked_seconds("jitter", jitter, none=True)
+        self._longest_pause = checked_seconds("longest_pause", longest_pause, none=True)
+        self._acknowledge_every = _seconds("acknowledge_every", acknowledge_every)
         self._on_event = on_event
         self._stopped = asyncio.Event()
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -423,6 +425,10 @@ def _legible() -> Iterator[None]:
         raise
     except Exception as error:
         raise psycopg.DataError(f"what the site has answered cannot be read: {described(error)}") from error
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    return None if value is None else checked_seconds(name, value, none=True)
 
 
 def _name_of(resolution: Resolution) -> EventName:

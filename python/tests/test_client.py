@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import subprocess
 import sys
 import threading
@@ -620,6 +621,38 @@ def test_sync_closed(thread_url: str) -> None:
     client.close()
     with pytest.raises(Unknown, match="closed"):
         client.submit("buy", None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the sockets of a loop that is gone
+def test_another_event_loop_is_refused(fake: FakeApp, thread_url: str) -> None:
+    """Its connections belong to the first one: what they are at in another one nobody can say."""
+    use_in_several_loops(Client([thread_url]))
+    assert len(xids(fake)) == 1
+    gc.collect()
+
+
+def use_in_several_loops(client: Client) -> None:
+    assert asyncio.run(client.submit("buy", {"item": 1})) == {"order": 7}
+
+    async def again() -> None:
+        with pytest.raises(RuntimeError, match=r"this Client .*another event loop.*pgmip.SyncClient"):
+            await client.submit("buy", {"item": 1})
+        with pytest.raises(RuntimeError, match="another event loop"):
+            client.acknowledge("x")
+
+    asyncio.run(again())
+    asyncio.run(client.close())
+    asyncio.run(client.close())
+
+
+def test_closing_a_client_from_another_loop_is_refused(thread_url: str) -> None:
+    client, loop = Client([thread_url]), asyncio.new_event_loop()
+    loop.run_until_complete(client.submit("buy", {"item": 1}))
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(client.close())
+    loop.run_until_complete(client.submit("buy", {"item": 1}))
+    loop.run_until_complete(client.close())
+    loop.close()
 
 
 def test_a_fork_after_the_first_use_is_refused(thread_url: str) -> None:
