@@ -49,15 +49,22 @@ class Portal:
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, wait for it, and return or raise what it does. From any thread but that one.
 
-        An interrupted wait (KeyboardInterrupt) cancels the coroutine. Raises Closed, and RuntimeError in a process
-        forked since the first call.
+        An interrupted wait cancels the coroutine, by whatever a signal handler raises (KeyboardInterrupt, or a worker's
+        time limit). Raises Closed, and RuntimeError in a process forked since the first call.
         """
         future: concurrent.futures.Future[T] | None = None
+        told = False
+
+        def begin(loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[T]:
+            nonlocal told
+            told = True
+            return asyncio.run_coroutine_threadsafe(coroutine, loop)
+
         try:
             self._process.check()
             if threading.current_thread() is self._thread:
                 raise RuntimeError("a callback in the event loop cannot wait for it: use another thread")
-            future = self._tell(lambda loop: asyncio.run_coroutine_threadsafe(coroutine, loop))
+            future = self._tell(begin)
             return future.result()
         except concurrent.futures.CancelledError:
             if not self._state.closed:
@@ -66,11 +73,8 @@ class Portal:
         except BaseException as error:
             if future is not None:
                 future.cancel()
-            elif isinstance(error, Exception):
-                coroutine.close()
-            else:  # interrupted, while the loop was told or after that: it may be at it
-                with contextlib.suppress(Exception):
-                    self.soon(_call_off, coroutine)
+            else:
+                self._take_back(coroutine, told and not isinstance(error, Closed))
             raise
 
     async def reach(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -79,15 +83,22 @@ class Portal:
         over = loop.create_future()
         tasks: list[asyncio.Task[T]] = []
         cancelled: asyncio.CancelledError | None = None
+        told = False
+
+        def tell(there: asyncio.AbstractEventLoop) -> None:
+            nonlocal told
+            told = True
+            there.call_soon_threadsafe(begin)
 
         def begin() -> None:
             tasks.append(asyncio.create_task(coroutine))
             tasks[0].add_done_callback(lambda _: loop.call_soon_threadsafe(over.set_result, None))
 
         try:
-            self.soon(begin)
-        except BaseException:
-            coroutine.close()
+            self._process.check()
+            self._tell(tell)
+        except BaseException as error:
+            self._take_back(coroutine, told and not isinstance(error, Closed))
             raise
         while not over.done():
             try:
@@ -119,6 +130,14 @@ class Portal:
                 self._loop.call_soon_threadsafe(self._loop.stop)  # after all that has been called
         if self._thread is not None:
             self._thread.join()
+
+    def _take_back(self, coroutine: Coroutine[Any, Any, Any], told: bool) -> None:
+        """End a coroutine whose call has failed. If the loop was `told`, and that was interrupted, it may be at it."""
+        if not told:
+            coroutine.close()
+            return
+        with contextlib.suppress(Exception):
+            self.soon(_call_off, coroutine)
 
     def _tell(self, how: Callable[[asyncio.AbstractEventLoop], T]) -> T:
         """Tell the loop something, which it hears before it ends."""

@@ -33,6 +33,10 @@ BUY = {"item": 1, "qty": 2}
 PATIENCE = 60
 
 
+class TimeLimit(Exception):
+    """What a worker's signal handler raises, wherever the main thread is by then."""
+
+
 def buy(tx: Tx, request: Any) -> Any:
     qty = request["qty"]
     left = tx.store.fetch_one("SELECT stock FROM item WHERE i_id = %s FOR UPDATE", (request["item"],))
@@ -322,8 +326,9 @@ def test_closed_is_told_however_quick_the_end_is(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeLimit])
 def test_interrupted_while_it_is_begun(
-    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch, when: str
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], when: str
 ) -> None:
     """Where the event loop has been told of the request, it is that which ends it, as it may be at it by now."""
     app, begun, ended = server(), threading.Event(), threading.Event()
@@ -346,14 +351,52 @@ def test_interrupted_while_it_is_begun(
         if when == "after":
             soon(*args, **options)
             assert begun.wait(PATIENCE)
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         app.submit("waits", None)
     assert when == "before" or ended.wait(PATIENCE)
     app.submit("buy", BUY)
     shop.assert_clean()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeLimit])
+def test_interrupted_on_the_way_to_another_loop(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], when: str
+) -> None:
+    """Nobody has it any more, so it is ended where it runs, as far as it has come."""
+    portal, begun, ended = Portal("portal"), threading.Event(), threading.Event()
+    threads: list[int] = []
+
+    async def waits() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            threads.append(threading.get_ident())
+            ended.set()
+
+    portal.call(asyncio.sleep(0))
+    loop = portal._loop
+    assert loop is not None
+    soon = loop.call_soon_threadsafe
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(loop, "call_soon_threadsafe", soon)
+        if when == "after":
+            soon(*args, **options)
+            assert begun.wait(PATIENCE)
+        raise error
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(error):
+        asyncio.run(portal.reach(waits()))
+    assert when == "before" or ended.wait(PATIENCE)
+    assert portal._thread is not None
+    assert threads == [portal._thread.ident] * (when == "after")
+    portal.close()
 
 
 CLOSED_BY_A_SIGNAL = """
