@@ -142,6 +142,8 @@ class Branch:
 
     async def begin(self) -> None:
         """Begin now, and not only with the handler's first statement: from here on the site knows of the instance."""
+        if self.begun:
+            return  # by a statement that may run for long, for which nobody has to wait
         async with self._turn:
             self._process.check()
             if not (self.begun or self._returned or self._over):

@@ -5,6 +5,7 @@ first, here and at the server.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from proxy import Proxy
 from shop import BUY, Shop
 
-from pgmip import App, NothingHappened, Tx
+from pgmip import App, NothingHappened, Tx, _attempt
 
 pytestmark = pytest.mark.integration
 
@@ -64,6 +65,39 @@ async def test_the_server_cannot_be_told_to_end_it(
     await assert_ended(left, waited_for)
     ((pid,),) = shop.sql("store", "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
     shop.sql("store", f"SELECT pg_terminate_backend({pid})")  # which has nobody to answer to
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_it_is_what_the_site_hears_first(
+    server: Server, shop: Shop, waited_for: list[int], cancelled: bool
+) -> None:
+    """While the library is about to let the site know of the instance: that does not wait for it."""
+    app, left, runs = server(), list[asyncio.Task[Any]](), asyncio.Event()
+
+    @app.transaction(sites=("store", "bank"))
+    async def slow(tx: Tx, request: Any) -> None:
+        def leave() -> None:
+            left.append(asyncio.create_task(tx.store.execute("SELECT pg_sleep(600)")))
+
+        asyncio.get_running_loop().call_soon(leave)
+        time.sleep(2 * _attempt._UNSEEN)  # noqa: ASYNC251
+        async with asyncio.timeout(PATIENCE):
+            while not shop.sql("store", "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        runs.set()
+        if cancelled:
+            await asyncio.Event().wait()
+
+    submitted = asyncio.create_task(app.submit("slow", None))
+    async with asyncio.timeout(PATIENCE):
+        await runs.wait()
+        if cancelled:
+            submitted.cancel()
+        error = asyncio.CancelledError if cancelled else NothingHappened
+        with pytest.raises(error, match=None if cancelled else "left a statement running"):
+            await submitted
+    await assert_ended(left, waited_for)
     shop.assert_clean()
 
 
