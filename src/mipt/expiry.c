@@ -140,19 +140,24 @@ row_sites(const OldRow *row)
 	return isnull ? 0 : mip_sites_count(DatumGetArrayTypeP(sites));
 }
 
-/* Calls back for the rows that an index has for these keys, with a time or without. */
+/*
+ * Calls back for the rows that an index has for these keys, with a time or without:
+ * committed ones, even if the transaction does not see them. With a snapshot of its own a
+ * SERIALIZABLE transaction would have read them, and any role could keep others so from
+ * entering theirs. Without one a row that somebody replaces meanwhile, which changes
+ * nothing but what was noted of it, may come twice, or not this time.
+ */
 static bool
 scan_index(MiptRelation which, int nkeys, ScanKey keys,
 		   bool timed, old_row_callback callback, void *arg)
 {
 	Relation	rel = table_open(mipt_relid(MIPT_TABLE), AccessShareLock);
 	Relation	index = index_open(mipt_relid(which), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	SysScanDesc scan;
 	OldRow		row = {.desc = RelationGetDescr(rel)};
 	bool		more = true;
 
-	scan = systable_beginscan_ordered(rel, index, snapshot, nkeys, keys);
+	scan = systable_beginscan_ordered(rel, index, SnapshotSelf, nkeys, keys);
 	while (more &&
 		   (row.tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
 	{
@@ -165,7 +170,6 @@ scan_index(MiptRelation which, int nkeys, ScanKey keys,
 			more = callback(&row, arg);
 	}
 	systable_endscan_ordered(scan);
-	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	return more;
@@ -412,11 +416,11 @@ mip_empty_kept_links(void)
 {
 	Relation	rel = table_open(mipt_relid(MIPT_TABLE), AccessShareLock);
 	Relation	index = index_open(mipt_relid(MIPT_LINKED), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());	/* so, of winners */
 	MemoryContext family = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
 												 ALLOCSET_DEFAULT_SIZES);
 	MemoryContext caller = CurrentMemoryContext;
-	SysScanDesc scan = systable_beginscan_ordered(rel, index, snapshot, 0, NULL);
+	/* committed rows: so, of winners; see scan_index */
+	SysScanDesc scan = systable_beginscan_ordered(rel, index, SnapshotSelf, 0, NULL);
 	HeapTuple	row;
 	int			n = 0;
 
@@ -435,7 +439,6 @@ mip_empty_kept_links(void)
 	}
 	systable_endscan_ordered(scan);
 	MemoryContextDelete(family);
-	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	return n;
@@ -449,6 +452,14 @@ typedef struct Finished
 	int			at_most;
 } Finished;
 
+/* A row and what has replaced it have the same key. */
+static bool
+is_found(const Finished *finished, const char *xid)
+{
+	return finished->found != NIL &&
+		strcmp(((MipFinished *) llast(finished->found))->xid, xid) == 0;
+}
+
 static bool
 find_finished(const OldRow *row, void *arg)
 {
@@ -458,7 +469,8 @@ find_finished(const OldRow *row, void *arg)
 	Oid			owner = DatumGetObjectId(heap_getattr(row->tuple, Anum_owner, row->desc, &isnull));
 
 	if (row_flag(row, Anum_aborted) || row_flag(row, Anum_acknowledged) ||
-		row_sites(row) <= 1 || !has_privs_of_role(GetUserId(), owner))
+		row_sites(row) <= 1 || !has_privs_of_role(GetUserId(), owner) ||
+		is_found(finished, row->xid))
 		return true;
 	entry = palloc(sizeof(MipFinished));
 	entry->xid = row->xid;
