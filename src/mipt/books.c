@@ -157,6 +157,12 @@ mip_begin_books(const char *function)
 	books_of = function;
 }
 
+bool
+mip_has_books(void)
+{
+	return books_of != NULL;
+}
+
 /*
  * A pipeline can begin a block behind a function whose rows have not all been
  * fetched. What is booked, or a family lock, must not hang on a prepared transaction,

@@ -32,8 +32,9 @@ extern bool mip_is_booked(const char *xid, MipKeepBook keep);
  */
 extern void mip_keep_books(void);
 
-/* This transaction decides, or cleans up, by this function. */
+/* This transaction decides, or cleans up, by this function. Does it? */
 extern void mip_begin_books(const char *function);
+extern bool mip_has_books(void);
 
 /* Before it becomes an instance, or is prepared: an error if it does. */
 extern void mip_refuse_books(void);

@@ -10,10 +10,13 @@
  */
 #include "postgres.h"
 
+#include "access/table.h"
 #include "access/transam.h"
+#include "access/xact.h"
 #include "storage/lwlock.h"
 #include "storage/predicate.h"
 
+#include "mipt/catalog.h"
 #include "tableam/follow.h"
 #include "tableam/predicate_internal.h"
 
@@ -74,6 +77,24 @@ mip_follow(void)
 		follow_reader(mine);
 	if (TransactionIdIsValid(mine->topXid))
 		follow_early_writer(mine);
+}
+
+/*
+ * Whoever finishes a prepared transaction has its place in PostgreSQL's SSI for a moment,
+ * and when he is back in his own it is not known any more whether he has written; who has
+ * but read is let off some conflicts. To write to any table, if only for the look who has
+ * read all of it, is enough.
+ */
+void
+mip_follow_write(void)
+{
+	Relation	rel;
+
+	if (ShareSerializableXact() == NULL || !TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		return;
+	rel = table_open(mipt_relid(MIPT_TABLE), AccessShareLock);
+	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
+	table_close(rel, NoLock);
 }
 
 bool

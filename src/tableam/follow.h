@@ -15,6 +15,12 @@
  */
 extern void mip_follow(void);
 
+/*
+ * At the end of a transaction that may have finished others: that it has written is
+ * known to PostgreSQL. An error (40001) if it must not commit.
+ */
+extern void mip_follow_write(void);
+
 /* Are the conflicts of a top-level transaction known, and is it not doomed? */
 extern bool mip_follows(TransactionId xid);
 

@@ -33,6 +33,7 @@
 #include "mipt/rows.h"
 #include "mipt/rules.h"
 #include "tableam/capture.h"
+#include "tableam/follow.h"
 #include "tableam/handover.h"
 #include "tableam/overlay.h"
 #include "tableam/places.h"
@@ -223,6 +224,8 @@ static void
 pre_commit(void)
 {
 	mip_keep_books();
+	if (mip_has_books())
+		mip_follow_write();
 	mip_pivot_check_end();
 	if (!mip_in_transaction())
 	{
