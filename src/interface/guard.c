@@ -233,7 +233,7 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 	}
 	PG_END_TRY();
 	leave(MIP_QUERY_DEPTH);
-	mip_distrust_visibility_map(desc);
+	mip_check_scans(desc);
 }
 
 /*

@@ -15,6 +15,9 @@
  * something has been planned since that may scan only an index. That is to save
  * time: should a plan be overlooked, it is refused once.
  *
+ * Beside that, of all tables: heap's scan of a range of TIDs leaves no mark for who
+ * writes there afterwards, as SERIALIZABLE needs it. So the plan does.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -24,6 +27,7 @@
 #include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/paths.h"
+#include "storage/predicate.h"
 #include "utils/plancache.h"
 
 #include "family/current.h"
@@ -55,11 +59,23 @@ distrust_visibility_map(PlanState *state, void *context)
 	return planstate_tree_walker(state, distrust_visibility_map, context);
 }
 
+/* Of the whole table: SIREAD locks know no ranges of pages. */
+static bool
+lock_tid_ranges(PlanState *state, void *context)
+{
+	if (IsA(state, TidRangeScanState))
+		PredicateLockRelation(((TidRangeScanState *) state)->ss.ss_currentRelation,
+							  state->state->es_snapshot);
+	return planstate_tree_walker(state, lock_tid_ranges, context);
+}
+
 void
-mip_distrust_visibility_map(QueryDesc *desc)
+mip_check_scans(QueryDesc *desc)
 {
 	if (desc->planstate && (IsolationIsSerializable() || mip_overlay_exists()))
 		(void) distrust_visibility_map(desc->planstate, NULL);
+	if (desc->planstate && IsolationIsSerializable())
+		(void) lock_tid_ranges(desc->planstate, NULL);
 }
 
 /* An overlay begins. */

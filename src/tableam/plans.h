@@ -2,7 +2,7 @@
  *
  * plans.h
  *	  Plans that trust the visibility map, and so cannot be used beside
- *	  siblings, or at SERIALIZABLE.
+ *	  siblings, or at SERIALIZABLE; and what else is to be done for plans there.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +19,8 @@ extern bool mip_may_plan_index_only(void);
 /*
  * To be called when a plan is about to run. An index-only scan of a mip table is
  * ERRCODE_T_R_SERIALIZATION_FAILURE once there is an overlay, and at SERIALIZABLE.
+ * There a table of which a range of TIDs is scanned counts as read.
  */
-extern void mip_distrust_visibility_map(QueryDesc *desc);
+extern void mip_check_scans(QueryDesc *desc);
 
 #endif							/* MIP_PLANS_H */

@@ -20,7 +20,6 @@
 #include "access/heapam.h"
 #include "access/relscan.h"
 #include "executor/tuptable.h"
-#include "storage/predicate.h"
 
 #include "base/compat.h"
 #include "family/current.h"
@@ -79,14 +78,6 @@ mip_scan_getnextslot(TableScanDesc scan, ScanDirection direction,
 					 TupleTableSlot *slot)
 {
 	return next_slot(heap_getnextslot, scan, direction, slot);
-}
-
-/* Heap takes no SIREAD lock here, so at SERIALIZABLE it misses what comes in later. */
-static void
-mip_scan_set_tidrange(TableScanDesc scan, ItemPointer min, ItemPointer max)
-{
-	PredicateLockRelation(scan->rs_rd, scan->rs_snapshot);
-	mip_heap()->scan_set_tidrange(scan, min, max);
 }
 
 static bool
@@ -293,7 +284,6 @@ void
 mip_tableam_read(TableAmRoutine *routine)
 {
 	routine->scan_getnextslot = mip_scan_getnextslot;
-	routine->scan_set_tidrange = mip_scan_set_tidrange;
 	routine->scan_getnextslot_tidrange = mip_scan_getnextslot_tidrange;
 	routine->index_fetch_tuple = mip_index_fetch_tuple;
 	routine->scan_bitmap_next_tuple = mip_scan_bitmap_next_tuple;
