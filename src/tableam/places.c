@@ -6,7 +6,8 @@
  * The last ones are in memory, up to work_mem, those before them in a temporary
  * file. A subtransaction that rolls back has made the last ones: they are cut
  * off, and their numbers are not given again, so whoever has seen a number can
- * be told that its change is gone.
+ * be told that its change is gone. So can who has seen one behind changes that were
+ * left out for a TRUNCATE that is gone: all from the first of them on get new numbers.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,6 +31,20 @@ typedef struct Mark
 	int64		position;
 } Mark;
 
+/* For the TRUNCATE at one position somebody was not told of the change at another. */
+typedef struct LeftOut
+{
+	int64		truncate;
+	int64		first;
+} LeftOut;
+
+/* From this position on numbers are higher than those that are kept. */
+typedef struct Shift
+{
+	int64		position;
+	int64		by;
+} Shift;
+
 typedef struct Ordinal
 {
 	MipPlaceFile file;
@@ -41,8 +56,8 @@ struct MipPlaces
 	MemoryContext memory;
 	ResourceOwner owner;		/* of the temporary file */
 	MipPlaceFile *files;
-	uint32		nfiles;
-	uint32		files_room;
+	int			nfiles;
+	int			files_room;
 	HTAB	   *ordinals;		/* of files; NULL: nothing is appended */
 	uint32		last_file;		/* likely to be the next one's */
 	int64		count;
@@ -55,7 +70,17 @@ struct MipPlaces
 	Mark	   *marks;
 	int			nmarks;
 	int			marks_room;
+	LeftOut    *left_out;
+	int			nleft_out;
+	int			left_out_room;
+	Shift	   *shifts;
+	int			nshifts;
+	int			shifts_room;
+	int64		renumber;		/* new numbers are due from here on;
+								 * NOTHING_DUE: none */
 };
+
+#define NOTHING_DUE PG_INT64_MAX
 
 /* In TopTransactionContext. */
 static MipPlaces *current;
@@ -67,6 +92,7 @@ create(MemoryContext memory, ResourceOwner owner)
 
 	places->memory = memory;
 	places->owner = owner;
+	places->renumber = NOTHING_DUE;
 	return places;
 }
 
@@ -128,18 +154,25 @@ grow(MemoryContext memory, void *array, Size size, int64 room)
 	return repalloc_huge(array, mul_size(size, room));
 }
 
+/* The array, with room for one more than these n. */
+static void *
+grow_for_one(MemoryContext memory, void *array, Size size, int n, int *room)
+{
+	if (n == *room)
+	{
+		array = grow(memory, array, size, n ? n * 2 : 4);
+		*room = n ? n * 2 : 4;
+	}
+	return array;
+}
+
 /* ---- tables ---- */
 
 void
 mip_places_add_file(MipPlaces *places, MipPlaceFile file)
 {
-	if (places->nfiles == places->files_room)
-	{
-		uint32		room = places->files_room ? places->files_room * 2 : 8;
-
-		places->files = grow(places->memory, places->files, sizeof(MipPlaceFile), room);
-		places->files_room = room;
-	}
+	places->files = grow_for_one(places->memory, places->files, sizeof(MipPlaceFile),
+								 places->nfiles, &places->files_room);
 	places->files[places->nfiles++] = file;
 }
 
@@ -244,27 +277,39 @@ mark_subtransaction(MipPlaces *places)
 	if (places->nmarks > 0 && places->marks[places->nmarks - 1].subid == subid)
 		return;
 	Assert(places->nmarks == 0 || places->marks[places->nmarks - 1].subid < subid);
-	if (places->nmarks == places->marks_room)
-	{
-		int			room = places->marks_room ? places->marks_room * 2 : 4;
-
-		places->marks = grow(places->memory, places->marks, sizeof(Mark), room);
-		places->marks_room = room;
-	}
+	places->marks = grow_for_one(places->memory, places->marks, sizeof(Mark),
+								 places->nmarks, &places->marks_room);
 	places->marks[places->nmarks].subid = subid;
 	places->marks[places->nmarks].position = places->count;
 	places->nmarks++;
 }
 
-void
-mip_places_add(MipPlaces *places, const MipPlace *place)
+static void
+put(MipPlaces *places, const MipPlace *place)
 {
 	if (places->count - places->spilled == places->room)
 		make_room(places);
 	places->tail[places->count - places->spilled] = *place;
 	places->count++;
-	places->number = place->number;
 	places->truncates |= place->op == MIP_PLACE_TRUNCATE;
+}
+
+void
+mip_places_add(MipPlaces *places, const MipPlace *place)
+{
+	put(places, place);
+	places->number = place->number;
+}
+
+static int64
+shifted(const MipPlaces *places, int64 position)
+{
+	int64		by = 0;
+
+	for (int i = 0; i < places->nshifts; i++)
+		if (places->shifts[i].position <= position)
+			by += places->shifts[i].by;
+	return by;
 }
 
 static void
@@ -283,17 +328,18 @@ mip_places_append(MipPlaceFile file, MipPlaceOp op,
 	MipPlaces  *places = mip_places_mine();
 	MipPlace	place;
 
-	place.number = places->number + 1;
+	place.number = places->number + 1 - shifted(places, places->count);
 	place.op = op;
 	place.file = ordinal_of(places, file);
 	set_place(&place.old, old);
 	set_place(&place.new, new);
 	mark_subtransaction(places);
-	mip_places_add(places, &place);
+	put(places, &place);
+	places->number++;
 }
 
-int
-mip_places_read(MipPlaces *places, int64 position, MipPlace *into, int n)
+static int
+read_kept(MipPlaces *places, int64 position, MipPlace *into, int n)
 {
 	n = Min(n, places->count - position);
 	if (position >= places->spilled)
@@ -307,6 +353,15 @@ mip_places_read(MipPlaces *places, int64 position, MipPlace *into, int n)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not read the temporary file of captured changes")));
+	return n;
+}
+
+int
+mip_places_read(MipPlaces *places, int64 position, MipPlace *into, int n)
+{
+	n = read_kept(places, position, into, n);
+	for (int i = 0; places->nshifts > 0 && i < n; i++)
+		into[i].number += shifted(places, position + i);
 	return n;
 }
 
@@ -328,6 +383,94 @@ mip_places_above(MipPlaces *places, int64 number)
 			low = middle + 1;
 	}
 	return low;
+}
+
+/* ---- changes that have been left out ---- */
+
+void
+mip_places_leave_out(MipPlaces *places, int64 truncate, int64 first)
+{
+	LeftOut    *left_out;
+
+	for (int i = 0; i < places->nleft_out; i++)
+	{
+		left_out = &places->left_out[i];
+		if (left_out->truncate == truncate)
+		{
+			left_out->first = Min(left_out->first, first);
+			return;
+		}
+	}
+	places->left_out = grow_for_one(places->memory, places->left_out, sizeof(LeftOut),
+									places->nleft_out, &places->left_out_room);
+	left_out = &places->left_out[places->nleft_out++];
+	left_out->truncate = truncate;
+	left_out->first = first;
+}
+
+/* Of TRUNCATEs that have been cut off: nothing may fail here. */
+static void
+forget_left_out(MipPlaces *places)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < places->nleft_out; i++)
+	{
+		LeftOut		left_out = places->left_out[i];
+
+		if (left_out.truncate < places->count)
+			places->left_out[kept++] = left_out;
+		else if (left_out.first < places->count)
+			places->renumber = Min(places->renumber, left_out.first);
+	}
+	places->nleft_out = kept;
+	if (places->renumber >= places->count)
+		places->renumber = NOTHING_DUE;
+}
+
+static void
+forget_shifts(MipPlaces *places)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < places->nshifts; i++)
+		if (places->shifts[i].position < places->count)
+			places->shifts[kept++] = places->shifts[i];
+	places->nshifts = kept;
+}
+
+static void
+shift(MipPlaces *places, int64 position, int64 by)
+{
+	Shift	   *last = places->nshifts ? &places->shifts[places->nshifts - 1] : NULL;
+
+	if (last && last->position == position)
+	{
+		last->by += by;
+		return;
+	}
+	places->shifts = grow_for_one(places->memory, places->shifts, sizeof(Shift),
+								  places->nshifts, &places->shifts_room);
+	last = &places->shifts[places->nshifts++];
+	last->position = position;
+	last->by = by;
+}
+
+void
+mip_places_renumber(MipPlaces *places)
+{
+	MipPlace	first;
+	MipPlace	last;
+	int64		by;
+
+	if (places->renumber == NOTHING_DUE)
+		return;
+	(void) mip_places_read(places, places->renumber, &first, 1);
+	(void) mip_places_read(places, places->count - 1, &last, 1);
+	by = places->number + 1 - first.number;
+	shift(places, places->renumber, by);
+	places->number = last.number + by;
+	places->renumber = NOTHING_DUE;
 }
 
 /* ---- the ends of transactions ---- */
@@ -352,8 +495,11 @@ mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 			places->count = last->position;
 		places->nmarks--;
 	}
-	if (places)
-		places->spilled = Min(places->spilled, places->count);
+	if (places == NULL || commit)
+		return;
+	places->spilled = Min(places->spilled, places->count);
+	forget_left_out(places);
+	forget_shifts(places);
 }
 
 /* Its memory goes with the memory context. */

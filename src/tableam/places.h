@@ -57,6 +57,15 @@ extern int64 mip_places_above(MipPlaces *places, int64 number);
 /* Copies up to n of them, from the one at `position` on; returns how many. */
 extern int	mip_places_read(MipPlaces *places, int64 position, MipPlace *into, int n);
 
+/*
+ * Notes that changes from the one at position `first` on were left out for the TRUNCATE
+ * at a position that was not reached. If that is rolled back, they are to have other numbers
+ * than those told before: mip_places_renumber, which is called before numbers are told, or
+ * taken, gives them.
+ */
+extern void mip_places_leave_out(MipPlaces *places, int64 truncate, int64 first);
+extern void mip_places_renumber(MipPlaces *places);
+
 /* May there be a TRUNCATE among them? */
 extern bool mip_places_truncate(const MipPlaces *places);
 

@@ -9,7 +9,8 @@
  * file is compared first.
  *
  * TRUNCATE takes the changes before it, which are not there any more, nor needed. It
- * does so here only: when its subtransaction rolls back they are there again.
+ * does so here only: when its subtransaction rolls back they are there again. Where a part
+ * ends before it, they are noted as left out: whoever goes on with that part would miss them.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,7 +43,8 @@
 typedef struct Source
 {
 	Oid			relid;
-	int64		truncated;		/* the number of its last TRUNCATE, or 0 */
+	int64		truncated;		/* the position of its last TRUNCATE, or 0 */
+	int64		left_out;		/* of the first change left out for it, or -1 */
 	Relation	rel;			/* NULL: not opened yet */
 	Oid			filenumber;
 	MipBuildTable *table;
@@ -56,6 +58,8 @@ typedef struct Extraction
 	MipBuild   *build;
 	HTAB	   *sources;		/* by relid */
 	bool		own;			/* of this transaction */
+	int64		position;		/* up to here */
+	int64		last;			/* the number of the one before */
 } Extraction;
 
 static void
@@ -74,8 +78,8 @@ mip_check_after(MipPlaces *places, int64 after)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_ROLLED_BACK),
-			 errmsg("change number " INT64_FORMAT " has been rolled back", after),
-			 errdetail("What has been extracted up to there is not what the transaction has done."),
+			 errmsg("there is no change number " INT64_FORMAT " any more", after),
+			 errdetail("It has been rolled back, or a TRUNCATE has been for which changes were left out."),
 			 errhint("Begin again with after => 0, or with where the extraction was at the savepoint.")));
 }
 
@@ -91,6 +95,7 @@ source_of(Extraction *extraction, Oid relid)
 	{
 		memset(source, 0, sizeof(Source));
 		source->relid = relid;
+		source->left_out = -1;
 	}
 	return source;
 }
@@ -188,7 +193,7 @@ note_truncations(Extraction *extraction, int64 position)
 			MipPlaceFile file = mip_places_file(extraction->places, places[i].file);
 
 			if (places[i].op == MIP_PLACE_TRUNCATE)
-				source_of(extraction, file.relid)->truncated = places[i].number;
+				source_of(extraction, file.relid)->truncated = position + i;
 		}
 	}
 }
@@ -227,8 +232,12 @@ extract_place(Extraction *extraction, const MipPlace *place)
 	TupleTableSlot *old = NULL;
 	TupleTableSlot *new = NULL;
 
-	if (place->number < source->truncated)
+	if (extraction->position < source->truncated)
+	{
+		if (source->left_out < 0)
+			source->left_out = extraction->position;
 		return true;
+	}
 	if (source->rel == NULL)
 		open_source(extraction, source);
 	if (place->op != MIP_PLACE_TRUNCATE && file.filenumber != source->filenumber)
@@ -241,26 +250,36 @@ extract_place(Extraction *extraction, const MipPlace *place)
 							old, new);
 }
 
-/* Returns the number of the last one that is extracted. */
-static int64
-extract_places(Extraction *extraction, int64 position, int64 after)
+static void
+extract_places(Extraction *extraction)
 {
 	MipPlace	places[READ_AT_A_TIME];
-	int64		last = after;
 	int			n;
 
-	for (; position < mip_places_count(extraction->places); position += n)
+	while (extraction->position < mip_places_count(extraction->places))
 	{
 		CHECK_FOR_INTERRUPTS();
-		n = mip_places_read(extraction->places, position, places, READ_AT_A_TIME);
+		n = mip_places_read(extraction->places, extraction->position, places, READ_AT_A_TIME);
 		for (int i = 0; i < n; i++)
 		{
 			if (!extract_place(extraction, &places[i]))
-				return last;
-			last = places[i].number;
+				return;
+			extraction->position++;
+			extraction->last = places[i].number;
 		}
 	}
-	return last;
+}
+
+static void
+note_left_out(Extraction *extraction)
+{
+	HASH_SEQ_STATUS seq;
+	Source	   *source;
+
+	hash_seq_init(&seq, extraction->sources);
+	while ((source = hash_seq_search(&seq)) != NULL)
+		if (source->left_out >= 0 && source->truncated >= extraction->position)
+			mip_places_leave_out(extraction->places, source->truncated, source->left_out);
 }
 
 struct varlena *
@@ -269,20 +288,21 @@ mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes)
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context = AllocSetContextCreate(caller, "pg_mip extraction",
 												  ALLOCSET_DEFAULT_SIZES);
-	int64		position = mip_places_above(places, after);
-	Extraction	extraction = {.places = places,.own = own};
+	Extraction	extraction = {.places = places,.own = own,.last = after};
 	struct varlena *writeset;
-	int64		last;
 
 	MemoryContextSwitchTo(context);
 	extraction.sources = create_sources();
+	extraction.position = mip_places_above(places, after);
 	extraction.build = mip_build_begin(after, max_bytes);
 	if (mip_places_truncate(places))
-		note_truncations(&extraction, position);
-	last = extract_places(&extraction, position, after);
+		note_truncations(&extraction, extraction.position);
+	extract_places(&extraction);
+	if (own)
+		note_left_out(&extraction);
 	close_sources(&extraction);
 	MemoryContextSwitchTo(caller);
-	writeset = mip_build_end(extraction.build, last);
+	writeset = mip_build_end(extraction.build, extraction.last);
 	MemoryContextDelete(context);
 	return writeset;
 }
@@ -300,6 +320,7 @@ mip_extract_own(int64 after, int64 max_bytes)
 				 errmsg("the changes of this transaction are not captured"),
 				 errhint("Set mip.capture_writeset to on at its beginning.")));
 	mip_refuse_pending_triggers();
+	mip_places_renumber(mip_places_mine());
 	mip_check_after(mip_places_mine(), after);
 	writeset = mip_extract(mip_places_mine(), true, after, max_bytes);
 	/* [doomed-before-header] */

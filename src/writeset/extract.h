@@ -19,7 +19,8 @@ extern struct varlena *mip_extract(MipPlaces *places, bool own, int64 after, int
 
 /*
  * Of this transaction, so far. 55000 if it is not captured, or if deferred triggers
- * may still add to it; MP023 if `after` is a change that has been rolled back.
+ * may still add to it; MP023 if `after` is a change that has been rolled back, or one
+ * behind changes that a TRUNCATE had taken which has been.
  */
 extern struct varlena *mip_extract_own(int64 after, int64 max_bytes);
 

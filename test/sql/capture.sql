@@ -254,6 +254,45 @@ INSERT INTO fresh VALUES (2);
 SELECT op, relation, "row" FROM mip.writeset_changes(mip.writeset()) WHERE relation = 'c.fresh';
 ROLLBACK;
 
+-- A part that ends before a TRUNCATE has left out changes. With its rollback they are there again, and so is all behind them, under new numbers.
+BEGIN;
+INSERT INTO f VALUES (10);
+INSERT INTO t VALUES (1), (2);
+INSERT INTO f VALUES (11), (12);
+SELECT last AS before FROM mip.writeset_info(mip.writeset(0, 1)) \gset
+SAVEPOINT s;
+TRUNCATE t;
+SELECT changes, last FROM mip.writeset_info(mip.writeset(:before, 1)) \gset
+SELECT :before AS before, :changes AS changes, :last AS last;
+ROLLBACK TO s;
+INSERT INTO f VALUES (13);
+SELECT mip.writeset(:last);
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK TO s;
+SELECT number, op, relation, "row" FROM mip.writeset_changes(mip.writeset(:before));
+INSERT INTO f VALUES (14);
+SELECT number, op, relation, "row" FROM mip.writeset_changes(mip.writeset(:before));
+-- again, twice at once, with the second one inside
+SAVEPOINT a;
+TRUNCATE t;
+INSERT INTO t VALUES (3);
+SAVEPOINT b;
+INSERT INTO f VALUES (15), (16);
+TRUNCATE t;
+SELECT last FROM mip.writeset_info(mip.writeset(:before, 1)) \gset
+ROLLBACK TO b;
+SAVEPOINT c;
+SELECT mip.writeset(:last);
+ROLLBACK TO c;
+SELECT number, op, relation, "row" FROM mip.writeset_changes(mip.writeset(:before));
+-- what has been there in the end stays valid
+SELECT last FROM mip.writeset_info(mip.writeset(:before)) \gset
+INSERT INTO f VALUES (17);
+SELECT number, op, relation, "row" FROM mip.writeset_changes(mip.writeset(:last));
+ROLLBACK TO a;
+SELECT number, op, relation, "row" FROM mip.writeset_changes(mip.writeset());
+ROLLBACK;
+
 -- tables that have been rewritten, or are gone
 CREATE INDEX a_n ON a (n);
 CREATE PROCEDURE test.rewritten(statement text) LANGUAGE plpgsql AS $$
