@@ -28,9 +28,11 @@
 #if PG_VERSION_NUM >= 160000
 typedef RelFileLocator MipFileLocator;
 #define MIP_RD_LOCATOR rd_locator
+#define MIP_RD_FIRST_FILE_SUBID rd_firstRelfilelocatorSubid
 #else
 typedef RelFileNode MipFileLocator;
 #define MIP_RD_LOCATOR rd_node
+#define MIP_RD_FIRST_FILE_SUBID rd_firstRelfilenodeSubid
 #endif
 
 /* A relation's file, of those that it has had. */

@@ -37,6 +37,7 @@
 #include "base/mip.h"
 #include "base/preload.h"
 #include "family/current.h"
+#include "tableam/capture.h"
 
 PG_FUNCTION_INFO_V1(mip_enable);
 PG_FUNCTION_INFO_V1(mip_disable);
@@ -113,6 +114,7 @@ set_access_method(Relation rel, Oid am)
 	{
 		ObjectAddress method = {AccessMethodRelationId, am, 0};
 
+		mip_capture_opt_in(rel);
 		recordDependencyOn(&table, &method, DEPENDENCY_NORMAL);
 	}
 	form->relam = am;

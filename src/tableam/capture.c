@@ -22,12 +22,19 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "base/compat.h"
+#include "tableam/am.h"
 #include "tableam/capture.h"
 #include "tableam/places.h"
 
@@ -63,16 +70,58 @@ is_captured(Relation rel)
 	return transaction == CAPTURED;
 }
 
+static bool
+is_key(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	result = form->indisunique || form->indisexclusion;
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+MipPlaceKeys *
+mip_capture_keys(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	MipPlaceKeys *keys = palloc(offsetof(MipPlaceKeys, indexes) +
+								list_length(indexes) * sizeof(Oid));
+	ListCell   *lc;
+
+	keys->partition = rel->rd_rel->relispartition;
+	keys->n = 0;
+	foreach(lc, indexes)
+		if (is_key(lfirst_oid(lc)))
+			keys->indexes[keys->n++] = lfirst_oid(lc);
+	list_free(indexes);
+	return keys;
+}
+
+static void
+append(Relation rel, Oid filenumber, MipPlaceOp op,
+	   const ItemPointerData *old, const ItemPointerData *new)
+{
+	MipPlaceFile file = {RelationGetRelid(rel), filenumber};
+	MipPlaceKeys *keys;
+
+	if (likely(!mip_places_append(file, op, old, new)))
+		return;
+	keys = mip_capture_keys(rel);
+	mip_places_set_keys(keys);
+	pfree(keys);
+}
+
 static void
 note(Relation rel, MipPlaceOp op, const ItemPointerData *old, const ItemPointerData *new)
 {
-	MipPlaceFile file;
-
 	if (likely(transaction == NOT_CAPTURED) || !is_captured(rel))
 		return;
-	file.relid = RelationGetRelid(rel);
-	file.filenumber = mip_filenumber(&rel->MIP_RD_LOCATOR);
-	mip_places_append(file, op, old, new);
+	append(rel, mip_filenumber(&rel->MIP_RD_LOCATOR), op, old, new);
 }
 
 /* ---- callbacks ---- */
@@ -137,12 +186,11 @@ static void
 mip_captured_set_new_file(Relation rel, const MipFileLocator *file, char persistence,
 						  TransactionId *freezeXid, MultiXactId *minmulti)
 {
-	MipPlaceFile place = {RelationGetRelid(rel), mip_filenumber(file)};
 	bool		truncates = mip_filenumber(&rel->MIP_RD_LOCATOR) != mip_filenumber(file);
 
 	inner.mip_set_new_file(rel, file, persistence, freezeXid, minmulti);
 	if (truncates && is_captured(rel))
-		mip_places_append(place, MIP_PLACE_TRUNCATE, NULL, NULL);
+		append(rel, mip_filenumber(file), MIP_PLACE_TRUNCATE, NULL, NULL);
 }
 
 static void
@@ -150,6 +198,22 @@ mip_captured_nontransactional_truncate(Relation rel)
 {
 	inner.relation_nontransactional_truncate(rel);
 	note(rel, MIP_PLACE_TRUNCATE, NULL, NULL);
+}
+
+/* Of ALTER TABLE: the table that is rewritten becomes a mip table, if it is none. */
+static void
+mip_captured_finish_bulk_insert(Relation rel, int options)
+{
+	Relation	rewritten;
+
+	if (inner.finish_bulk_insert)
+		inner.finish_bulk_insert(rel, options);
+	if (transaction == NOT_CAPTURED || !OidIsValid(rel->rd_rel->relrewrite))
+		return;
+	rewritten = relation_open(rel->rd_rel->relrewrite, NoLock);
+	if (!mip_relation_is_mip(rewritten))
+		mip_capture_opt_in(rewritten);
+	relation_close(rewritten, NoLock);
 }
 
 void
@@ -162,7 +226,32 @@ mip_tableam_capture(TableAmRoutine *routine)
 	routine->tuple_delete = mip_captured_delete;
 	routine->tuple_update = mip_captured_update;
 	routine->mip_set_new_file = mip_captured_set_new_file;
+	routine->finish_bulk_insert = mip_captured_finish_bulk_insert;
 	routine->relation_nontransactional_truncate = mip_captured_nontransactional_truncate;
+}
+
+/* ---- tables that opt in ---- */
+
+/* Has this transaction changed it, or might it have? */
+static bool
+may_have_been_changed(Relation rel)
+{
+	if (rel->rd_createSubid != InvalidSubTransactionId)
+		return RelationGetNumberOfBlocks(rel) > 0;
+	return rel->MIP_RD_FIRST_FILE_SUBID != InvalidSubTransactionId ||
+		CheckRelationLockedByMe(rel, RowExclusiveLock, false);
+}
+
+/* A change that is nowhere to be read stands for those that are not captured. */
+void
+mip_capture_opt_in(Relation rel)
+{
+	ItemPointerData nowhere;
+
+	if (!is_captured(rel) || !may_have_been_changed(rel))
+		return;
+	ItemPointerSet(&nowhere, 0, FirstOffsetNumber);
+	append(rel, InvalidOid, MIP_PLACE_DELETE, &nowhere, NULL);
 }
 
 /* ---- the transaction ---- */

@@ -10,6 +10,8 @@
 
 #include "access/tableam.h"
 
+#include "tableam/places.h"
+
 extern void mip_capture_init(void);
 
 /* Installs its wrappers over all others: what they see is done. */
@@ -23,6 +25,15 @@ extern bool mip_captures(void);
  * applies a writeset makes no changes of its own.
  */
 extern bool mip_capture_pause(bool pause);
+
+/*
+ * The table is about to become a mip table. If this transaction has changed it, not all of
+ * that is captured, and no writeset can have it (MP022).
+ */
+extern void mip_capture_opt_in(Relation rel);
+
+/* The table's unique indexes and exclusion constraints, by OID; in the current memory context. */
+extern MipPlaceKeys *mip_capture_keys(Relation rel);
 
 extern void mip_capture_at_eosubxact(bool commit, SubTransactionId mine,
 									 SubTransactionId parent);

@@ -29,6 +29,7 @@ typedef struct Mark
 {
 	SubTransactionId subid;
 	int64		position;
+	int			nfiles;			/* so many were there before */
 } Mark;
 
 /* For the TRUNCATE at one position somebody was not told of the change at another. */
@@ -45,21 +46,27 @@ typedef struct Shift
 	int64		by;
 } Shift;
 
+typedef struct ChangedFile
+{
+	MipPlaceFile file;
+	MipPlaceKeys *keys;
+} ChangedFile;
+
 typedef struct Ordinal
 {
 	MipPlaceFile file;
-	uint32		ordinal;
+	int			ordinal;
 } Ordinal;
 
 struct MipPlaces
 {
 	MemoryContext memory;
 	ResourceOwner owner;		/* of the temporary file */
-	MipPlaceFile *files;
+	ChangedFile *files;
 	int			nfiles;
 	int			files_room;
 	HTAB	   *ordinals;		/* of files; NULL: nothing is appended */
-	uint32		last_file;		/* likely to be the next one's */
+	int			last_file;		/* likely to be the next one's */
 	int64		count;
 	int64		number;			/* given last */
 	bool		truncates;
@@ -142,7 +149,14 @@ MipPlaceFile
 mip_places_file(const MipPlaces *places, int i)
 {
 	Assert(i >= 0 && i < places->nfiles);
-	return places->files[i];
+	return places->files[i].file;
+}
+
+const MipPlaceKeys *
+mip_places_keys(const MipPlaces *places, int i)
+{
+	Assert(i >= 0 && i < places->nfiles);
+	return places->files[i].keys;
 }
 
 /* A larger array, or a first one, of elements of this size. */
@@ -171,9 +185,10 @@ grow_for_one(MemoryContext memory, void *array, Size size, int n, int *room)
 void
 mip_places_add_file(MipPlaces *places, MipPlaceFile file)
 {
-	places->files = grow_for_one(places->memory, places->files, sizeof(MipPlaceFile),
+	places->files = grow_for_one(places->memory, places->files, sizeof(ChangedFile),
 								 places->nfiles, &places->files_room);
-	places->files[places->nfiles++] = file;
+	places->files[places->nfiles].file = file;
+	places->files[places->nfiles++].keys = NULL;
 }
 
 static HTAB *
@@ -195,12 +210,12 @@ same_file(MipPlaceFile a, MipPlaceFile b)
 	return a.relid == b.relid && a.filenumber == b.filenumber;
 }
 
-static uint32
+static int
 ordinal_of(MipPlaces *places, MipPlaceFile file)
 {
 	Ordinal    *entry;
 
-	if (places->nfiles > 0 && same_file(places->files[places->last_file], file))
+	if (places->nfiles > 0 && same_file(places->files[places->last_file].file, file))
 		return places->last_file;
 	if (places->ordinals == NULL)
 		places->ordinals = create_ordinals(places->memory);
@@ -212,6 +227,30 @@ ordinal_of(MipPlaces *places, MipPlaceFile file)
 		entry->ordinal = places->nfiles - 1;
 	}
 	return places->last_file = entry->ordinal;
+}
+
+void
+mip_places_set_keys(const MipPlaceKeys *keys)
+{
+	Size		size = offsetof(MipPlaceKeys, indexes) + keys->n * sizeof(Oid);
+
+	current->files[current->last_file].keys = memcpy(MemoryContextAlloc(current->memory, size),
+													 keys, size);
+}
+
+/* Those that were added last: nothing may fail here. */
+static void
+forget_files(MipPlaces *places, int left)
+{
+	while (places->nfiles > left)
+	{
+		ChangedFile *file = &places->files[--places->nfiles];
+
+		(void) hash_search(places->ordinals, &file->file, HASH_REMOVE, NULL);
+		if (file->keys)
+			pfree(file->keys);
+	}
+	places->last_file = 0;
 }
 
 /* ---- the temporary file ---- */
@@ -281,6 +320,7 @@ mark_subtransaction(MipPlaces *places)
 								 places->nmarks, &places->marks_room);
 	places->marks[places->nmarks].subid = subid;
 	places->marks[places->nmarks].position = places->count;
+	places->marks[places->nmarks].nfiles = places->nfiles;
 	places->nmarks++;
 }
 
@@ -321,21 +361,24 @@ set_place(ItemPointerData *to, const ItemPointerData *from)
 		ItemPointerSetInvalid(to);
 }
 
-void
+bool
 mip_places_append(MipPlaceFile file, MipPlaceOp op,
 				  const ItemPointerData *old, const ItemPointerData *new)
 {
 	MipPlaces  *places = mip_places_mine();
 	MipPlace	place;
+	int			nfiles;
 
+	mark_subtransaction(places);
+	nfiles = places->nfiles;
 	place.number = places->number + 1 - shifted(places, places->count);
 	place.op = op;
 	place.file = ordinal_of(places, file);
 	set_place(&place.old, old);
 	set_place(&place.new, new);
-	mark_subtransaction(places);
 	put(places, &place);
 	places->number++;
+	return places->nfiles > nfiles;
 }
 
 static int
@@ -492,7 +535,10 @@ mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 			return;
 		}
 		if (!commit)
+		{
 			places->count = last->position;
+			forget_files(places, last->nfiles);
+		}
 		places->nmarks--;
 	}
 	if (places == NULL || commit)

@@ -36,14 +36,28 @@ typedef struct MipPlaceFile
 	Oid			filenumber;
 } MipPlaceFile;
 
+/* The keys that the table had when it was changed first */
+typedef struct MipPlaceKeys
+{
+	bool		partition;		/* they belong to those of a partitioned table */
+	int			n;
+	Oid			indexes[FLEXIBLE_ARRAY_MEMBER];
+} MipPlaceKeys;
+
 typedef struct MipPlaces MipPlaces;
 
 /* Those of this transaction. */
 extern MipPlaces *mip_places_mine(void);
 
-/* Appends a change of the current subtransaction. */
-extern void mip_places_append(MipPlaceFile file, MipPlaceOp op,
+/*
+ * Appends a change of the current subtransaction. True: it is the first one of this file,
+ * whose keys are to be set now.
+ */
+extern bool mip_places_append(MipPlaceFile file, MipPlaceOp op,
 							  const ItemPointerData *old, const ItemPointerData *new);
+
+/* Of the file of the change appended last; copied */
+extern void mip_places_set_keys(const MipPlaceKeys *keys);
 
 /* How many there are. */
 extern int64 mip_places_count(const MipPlaces *places);
@@ -71,6 +85,9 @@ extern bool mip_places_truncate(const MipPlaces *places);
 
 extern int	mip_places_files(const MipPlaces *places);
 extern MipPlaceFile mip_places_file(const MipPlaces *places, int i);
+
+/* NULL: not known, as of those that have been stored */
+extern const MipPlaceKeys *mip_places_keys(const MipPlaces *places, int i);
 
 /*
  * A list of one's own, in the current memory and resource owner, which nothing is

@@ -68,6 +68,12 @@ mip_build_table(MipBuild *build, Relation rel)
 	return table;
 }
 
+Oid
+mip_build_identity(const MipBuildTable *table)
+{
+	return table->table->index;
+}
+
 void
 mip_build_close_table(MipBuildTable *table)
 {

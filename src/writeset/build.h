@@ -36,6 +36,9 @@ extern MipBuildTable *mip_build_table(MipBuild *build, Relation rel);
 extern bool mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 							 TupleTableSlot *old, TupleTableSlot *new);
 
+/* The index whose key identifies its rows, or InvalidOid */
+extern Oid	mip_build_identity(const MipBuildTable *table);
+
 /* Before the relation is closed. */
 extern void mip_build_close_table(MipBuildTable *table);
 

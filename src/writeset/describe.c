@@ -19,6 +19,7 @@
 #include "utils/relcache.h"
 
 #include "base/compat.h"
+#include "base/mip.h"
 #include "writeset/describe.h"
 
 /* ---- identity ---- */
@@ -180,6 +181,18 @@ mip_same_image(Form_pg_attribute att, Datum a, bool a_null, Datum b, bool b_null
 	return datum_image_eq(a, b, att->attbyval, att->attlen);
 }
 
+/* NULL identifies nothing, and was there before the key's columns became NOT NULL. */
+static void
+check_identified(const MipwRelation *relation, const MipwValue *value)
+{
+	if (value->null && !relation->whole)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_REWRITTEN),
+				 errmsg("a row of table \"%s\" had no key when it was changed", relation->name),
+				 errdetail("A column of the key was null, which it cannot be any more."),
+				 errhint("Extract the writeset before the column becomes NOT NULL.")));
+}
+
 static void
 encode_attribute(MipwTable *table, int i, TupleTableSlot *slot, uint8 *room, MipwValue *value)
 {
@@ -214,7 +227,10 @@ mip_change_body(StringInfo body, char op, MipwTable *table, TupleTableSlot *old,
 	{
 		slot_getallattrs(old);
 		for (int i = 0; i < relation->nidentity; i++, room += MIPW_WIDEST)
+		{
 			encode_attribute(table, relation->identity[i], old, room, &identity[i]);
+			check_identified(relation, &identity[i]);
+		}
 	}
 	if (op == 'U' || op == 'I')
 	{

@@ -48,6 +48,8 @@ typedef struct Source
 	Relation	rel;			/* NULL: not opened yet */
 	Oid			filenumber;
 	MipBuildTable *table;
+	MipPlaceKeys *keys;
+	int			checked;		/* this file is the table's, with these keys */
 	TupleTableSlot *old;
 	TupleTableSlot *new;
 } Source;
@@ -96,6 +98,7 @@ source_of(Extraction *extraction, Oid relid)
 		memset(source, 0, sizeof(Source));
 		source->relid = relid;
 		source->left_out = -1;
+		source->checked = -1;
 	}
 	return source;
 }
@@ -125,6 +128,28 @@ mip_refuse_rewritten(Oid relid)
 			 errhint("Extract the writeset before the table is rewritten or dropped.")));
 }
 
+pg_noreturn static void
+mip_refuse_switched(Oid relid)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_REWRITTEN),
+			 errmsg("the access method of table \"%s\" has been changed by the transaction that has changed its rows",
+					get_rel_name(relid)),
+			 errdetail("Not all of these changes are captured."),
+			 errhint("Let the table opt in before the transaction changes it; extract the writeset before it opts out.")));
+}
+
+pg_noreturn static void
+mip_refuse_other_keys(const Source *source)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_REWRITTEN),
+			 errmsg("the keys of table \"%s\" are other ones than when it was changed",
+					RelationGetRelationName(source->rel)),
+			 errdetail("Rows of those changes cannot be told apart by them, nor be compared by them."),
+			 errhint("Extract the writeset before unique indexes are created for the identity, or dropped, and before partitions are attached or detached.")));
+}
+
 /*
  * Who is to decide a prepared instance may want to see it before: he must not come to
  * stand behind somebody who waits for the instance, which nobody would notice.
@@ -150,8 +175,11 @@ open_source(Extraction *extraction, Source *source)
 	rel = try_relation_open(source->relid, AccessShareLock);
 	if (rel == NULL)
 		mip_refuse_rewritten(source->relid);
+	if (!mip_relation_is_mip(rel))
+		mip_refuse_switched(source->relid);
 	source->table = mip_build_table(extraction->build, rel);
 	source->filenumber = mip_filenumber(&rel->MIP_RD_LOCATOR);
+	source->keys = mip_capture_keys(rel);
 	source->old = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsBufferHeapTuple);
 	source->new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsBufferHeapTuple);
 	source->rel = rel;
@@ -174,6 +202,49 @@ close_sources(Extraction *extraction)
 		ExecDropSingleTupleTableSlot(source->new);
 		relation_close(source->rel, NoLock);
 	}
+}
+
+static bool
+is_among(const MipPlaceKeys *keys, Oid index)
+{
+	for (int i = 0; i < keys->n; i++)
+		if (keys->indexes[i] == index)
+			return true;
+	return false;
+}
+
+/*
+ * What identifies rows now must have done so then; and what kept them apart from others'
+ * must still do so.
+ */
+static bool
+same_keys(const Source *source, const MipPlaceKeys *then)
+{
+	Oid			identity = mip_build_identity(source->table);
+
+	if (then->partition != source->keys->partition ||
+		(OidIsValid(identity) && !is_among(then, identity)))
+		return false;
+	for (int i = 0; i < then->n; i++)
+		if (!is_among(source->keys, then->indexes[i]))
+			return false;
+	return true;
+}
+
+/* Is the row, at this place, to be read as the table is now? */
+static void
+check_table(Extraction *extraction, Source *source, const MipPlace *place)
+{
+	MipPlaceFile file = mip_places_file(extraction->places, place->file);
+	const MipPlaceKeys *keys = mip_places_keys(extraction->places, place->file);
+
+	if (!OidIsValid(file.filenumber))
+		mip_refuse_switched(file.relid);
+	if (file.filenumber != source->filenumber)
+		mip_refuse_rewritten(file.relid);
+	if (keys && !same_keys(source, keys))
+		mip_refuse_other_keys(source);
+	source->checked = place->file;
 }
 
 /* ---- places ---- */
@@ -240,8 +311,8 @@ extract_place(Extraction *extraction, const MipPlace *place)
 	}
 	if (source->rel == NULL)
 		open_source(extraction, source);
-	if (place->op != MIP_PLACE_TRUNCATE && file.filenumber != source->filenumber)
-		mip_refuse_rewritten(source->relid);
+	if (place->op != MIP_PLACE_TRUNCATE && place->file != source->checked)
+		check_table(extraction, source, place);
 	if (place->op == MIP_PLACE_UPDATE || place->op == MIP_PLACE_DELETE)
 		old = read_row(source, &place->old, source->old);
 	if (place->op == MIP_PLACE_INSERT || place->op == MIP_PLACE_UPDATE)

@@ -339,6 +339,122 @@ TRUNCATE a;
 SELECT op, relation FROM mip.writeset_changes(mip.writeset());
 ROLLBACK;
 
+-- What else a transaction may do to a table that it has changed: as before, or refused.
+CREATE TABLE n (id int UNIQUE, u int NOT NULL, v text);
+ALTER TABLE n ADD CONSTRAINT n_u UNIQUE (u);
+INSERT INTO n VALUES (1, 1, 'a'), (2, 2, 'b'), (NULL, 3, 'c'), (NULL, 4, 'd');
+CREATE TABLE part (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (0) TO (100);
+CREATE TABLE part2 (id int PRIMARY KEY, v text);
+INSERT INTO part VALUES (1, 'a');
+INSERT INTO part2 VALUES (101, 'b');
+CREATE PROCEDURE test.altered(change text, statement text) LANGUAGE plpgsql AS $$
+DECLARE
+	w bytea;
+	state text;
+	message text;
+BEGIN
+	EXECUTE change;
+	w := mip.writeset();
+	FOR i IN 1 .. 2 LOOP
+		BEGIN
+			EXECUTE statement;
+			BEGIN
+				PERFORM mip.writeset();
+				RAISE NOTICE '%: as before: %', statement, mip.writeset() = w;
+			EXCEPTION WHEN OTHERS THEN
+				GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT;
+				RAISE NOTICE '%: % %', statement, state, message;
+			END;
+			PERFORM mip.writeset((mip.writeset_info(w)).last);
+			RAISE EXCEPTION USING ERRCODE = 'ZZZZZ';
+		EXCEPTION WHEN SQLSTATE 'ZZZZZ' THEN
+		END;
+		ASSERT mip.writeset() = w, 'rolled back';
+	END LOOP;
+	ROLLBACK;
+END $$;
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n ADD c int');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n ADD c int DEFAULT 5');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n DROP v');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n DROP id');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n DROP CONSTRAINT n_u');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n ADD PRIMARY KEY (u)');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n REPLICA IDENTITY USING INDEX n_u');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'CREATE UNIQUE INDEX ON n (v)');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'CREATE UNIQUE INDEX x ON n (u); ALTER TABLE n REPLICA IDENTITY USING INDEX x');
+CALL test.altered('UPDATE n SET id = u WHERE id IS NULL', 'ALTER TABLE n ALTER id SET NOT NULL; ALTER TABLE n REPLICA IDENTITY USING INDEX n_id_key');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'REINDEX TABLE n');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n ALTER v TYPE varchar');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n ALTER v TYPE bytea USING v::bytea');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n RENAME TO renamed');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n RENAME v TO renamed');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER SCHEMA c RENAME TO renamed');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n SET SCHEMA public');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'CLUSTER n USING n_u');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'SELECT mip.disable(''n'')');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'SELECT mip.disable(''n''); TRUNCATE n');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n SET ACCESS METHOD heap');
+CALL test.altered('DELETE FROM n WHERE id = 1', 'SELECT mip.disable(''a''); DELETE FROM a; SELECT mip.enable(''part'')');
+CALL test.altered('UPDATE part SET v = ''x''', 'ALTER TABLE part DETACH PARTITION part1');
+CALL test.altered('UPDATE part2 SET v = ''x''', 'ALTER TABLE part ATTACH PARTITION part2 FOR VALUES FROM (100) TO (200)');
+-- changes that could not be captured
+CREATE PROCEDURE test.opted_in(statement text) LANGUAGE plpgsql AS $$
+DECLARE
+	state text;
+	message text;
+BEGIN
+	BEGIN
+		EXECUTE statement;
+		BEGIN
+			RAISE NOTICE '%: %', statement, (SELECT array_agg(op::text || ' ' || relation) FROM mip.writeset_changes(mip.writeset()));
+		EXCEPTION WHEN OTHERS THEN
+			GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT;
+			RAISE NOTICE '%: % %', statement, state, message;
+		END;
+		RAISE EXCEPTION USING ERRCODE = 'ZZZZZ';
+	EXCEPTION WHEN SQLSTATE 'ZZZZZ' THEN
+	END;
+	ASSERT (mip.writeset_info(mip.writeset())).changes = 0, 'rolled back';
+	ROLLBACK;
+END $$;
+CALL test.opted_in('SELECT mip.disable(''n''); DELETE FROM n; SELECT mip.enable(''n''); INSERT INTO n VALUES (5, 5)');
+CALL test.opted_in('SELECT mip.disable(''n''); DELETE FROM n; SELECT mip.enable(''n''); TRUNCATE n');
+CALL test.opted_in('SELECT mip.disable(''n''); TRUNCATE n; SELECT mip.enable(''n'')');
+CALL test.opted_in('SELECT mip.disable(''n''); DELETE FROM n');
+CALL test.opted_in('TRUNCATE n; SELECT mip.disable(''n''); INSERT INTO n VALUES (5, 5)');
+CALL test.opted_in('ALTER TABLE n SET ACCESS METHOD heap; DELETE FROM n; ALTER TABLE n SET ACCESS METHOD mip');
+CALL test.opted_in('SELECT mip.disable(''n''); SELECT mip.enable(''n''); INSERT INTO n VALUES (5, 5)');
+CALL test.opted_in('ALTER TABLE n ALTER id TYPE bigint; INSERT INTO n VALUES (5, 5)');
+CALL test.opted_in('DELETE FROM n WHERE id = 1; SELECT mip.disable(''n''); DELETE FROM n; SELECT mip.enable(''n'')');
+CALL test.opted_in('CREATE TABLE x (i int) USING heap; SELECT mip.enable(''x''); INSERT INTO x VALUES (1)');
+CALL test.opted_in('CREATE TABLE x USING heap AS SELECT 1; SELECT mip.enable(''x'')');
+CALL test.opted_in('SELECT mip.disable(''part''); DELETE FROM part; SELECT mip.enable(''part'')');
+-- a key that was not there then might lead to another row
+BEGIN;
+ALTER TABLE n DROP CONSTRAINT n_u;
+UPDATE n SET u = 1 WHERE u = 2;
+UPDATE n SET u = 3 WHERE v = 'b';
+DELETE FROM n WHERE id IS NULL;
+ALTER TABLE n ADD PRIMARY KEY (u);
+SAVEPOINT s;
+SELECT mip.writeset();
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+-- what has been rolled back does not count
+BEGIN;
+SAVEPOINT s;
+ALTER TABLE n DROP CONSTRAINT n_u;
+ALTER TABLE n ADD CONSTRAINT other UNIQUE (u);
+UPDATE n SET v = 'x' WHERE id = 1;
+ROLLBACK TO s;
+UPDATE n SET v = 'y' WHERE id = 1;
+SELECT op, relation, identity, "row" FROM mip.writeset_changes(mip.writeset());
+TRUNCATE n;
+ALTER TABLE n DROP CONSTRAINT n_u;
+SELECT op, relation FROM mip.writeset_changes(mip.writeset());
+ROLLBACK;
+
 -- spilled: the limit is work_mem
 BEGIN;
 SET LOCAL work_mem = 64;
