@@ -96,8 +96,10 @@ mip_capture_keys(Relation rel)
 	keys->partition = rel->rd_rel->relispartition;
 	keys->n = 0;
 	foreach(lc, indexes)
+	{
 		if (is_key(lfirst_oid(lc)))
 			keys->indexes[keys->n++] = lfirst_oid(lc);
+	}
 	list_free(indexes);
 	return keys;
 }

@@ -3,9 +3,9 @@
  * apply_check.c
  *	  Unique and exclusion constraints, once a writeset has been applied.
  *
- * All are taken for deferred until then, so that keys may be swapped: by an UPDATE under a
- * DEFERRABLE constraint, or by two that were one behind the other until the writeset was
- * compacted. Entries that are not the only ones of their key are looked at in the end,
+ * All are taken for deferred until then, but for the key that rows are found by: so other
+ * keys may be swapped, by an UPDATE under a DEFERRABLE constraint, or by two that were one
+ * behind the other until the writeset was compacted. Entries that are not the only ones of their key are looked at in the end,
  * as PostgreSQL does for deferred constraints (unique_key_recheck): its own triggers for
  * that are not fired, and constraints that are not DEFERRABLE have none.
  *
@@ -47,24 +47,6 @@ add_doubt(MipApply *apply, MipTarget *target, Oid index, ItemPointer tid)
 	doubt->tid = *tid;
 }
 
-void
-mip_apply_enter_indexes(MipApply *apply, MipTarget *target, TupleTableSlot *slot, bool update,
-						bool only_summarizing)
-{
-	bool		conflict = false;
-	List	   *doubtful;
-	ListCell   *lc;
-
-	if (target->info->ri_NumIndices == 0)
-		return;
-	/* as for a speculative insertion: nothing fails, nobody is waited for */
-	doubtful = mip_insert_index_tuples(target->info, slot, apply->estate, update, &conflict,
-									   only_summarizing);
-	foreach(lc, doubtful)
-		add_doubt(apply, target, lfirst_oid(lc), &slot->tts_tid);
-	list_free(doubtful);
-}
-
 /*
  * Is the row, or a later version of it that has the same index entries, still there?
  * `tid` becomes that version's.
@@ -81,12 +63,14 @@ is_there(Relation rel, ItemPointer tid, TupleTableSlot *slot)
 }
 
 static void
-check_entry(MipApply *apply, MipTarget *target, Relation index, IndexInfo *info, ItemPointer tid)
+check_entry(MipApply *apply, MipTarget *target, int number, ItemPointer tid)
 {
+	Relation	index = target->info->ri_IndexRelationDescs[number];
+	IndexInfo  *info = target->info->ri_IndexRelationInfo[number];
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 	ItemPointerData version = *tid;
-	TupleTableSlot *slot = target->found;
+	TupleTableSlot *slot = target->other;	/* what is found may be in use */
 
 	if (is_there(target->rel, &version, slot))
 	{
@@ -100,6 +84,48 @@ check_entry(MipApply *apply, MipTarget *target, Relation index, IndexInfo *info,
 						 info);
 	}
 	ExecClearTuple(slot);
+}
+
+static void
+check_entry_of(MipApply *apply, MipTarget *target, Oid index, ItemPointer tid)
+{
+	for (int i = 0; i < target->info->ri_NumIndices; i++)
+		if (RelationGetRelid(target->info->ri_IndexRelationDescs[i]) == index)
+			check_entry(apply, target, i, tid);
+}
+
+/*
+ * Two rows never have the identity at once, where the writeset comes from, nor in the order
+ * of a compacted one. So if they have here, one of them is only here, and must not be
+ * taken for the other.
+ */
+static bool
+is_at_once(const MipTarget *target, Oid index)
+{
+	return !target->source->whole && index == RelationGetRelid(target->index);
+}
+
+void
+mip_apply_enter_indexes(MipApply *apply, MipTarget *target, TupleTableSlot *slot, bool update,
+						bool only_summarizing)
+{
+	bool		conflict = false;
+	List	   *doubtful;
+	ListCell   *lc;
+
+	if (target->info->ri_NumIndices == 0)
+		return;
+	/* as for a speculative insertion: nothing fails, nobody is waited for */
+	doubtful = mip_insert_index_tuples(target->info, slot, apply->estate, update, &conflict,
+									   only_summarizing);
+	foreach(lc, doubtful)
+	{
+		if (is_at_once(target, lfirst_oid(lc)))
+			check_entry_of(apply, target, lfirst_oid(lc), &slot->tts_tid);
+		else
+			add_doubt(apply, target, lfirst_oid(lc), &slot->tts_tid);
+	}
+	list_free(doubtful);
 }
 
 /* Of a table that is truncated: its rows, and the page with room for the next ones */
@@ -124,15 +150,11 @@ mip_apply_check_doubts(MipApply *apply)
 	for (int64 i = 0; i < apply->ndoubts; i++)
 	{
 		MipDoubt   *doubt = &apply->doubts[i];
-		ResultRelInfo *info = doubt->target->info;
 
 		CHECK_FOR_INTERRUPTS();
 		ResetPerTupleExprContext(apply->estate);
 		mip_target_open_indexes(apply, doubt->target);
-		for (int j = 0; j < info->ri_NumIndices; j++)
-			if (RelationGetRelid(info->ri_IndexRelationDescs[j]) == doubt->index)
-				check_entry(apply, doubt->target, info->ri_IndexRelationDescs[j],
-							info->ri_IndexRelationInfo[j], &doubt->tid);
+		check_entry_of(apply, doubt->target, doubt->index, &doubt->tid);
 	}
 	apply->ndoubts = 0;
 }

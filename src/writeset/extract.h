@@ -13,7 +13,8 @@
 /*
  * Changes numbered above `after`, as many of them as have room in max_bytes, if that is
  * not 0. `own`: they are of this transaction, which has the tables locked. MP022 if one
- * cannot be read any more, has other keys, or is not all that was changed; 55P03 if somebody else's table cannot be locked at once.
+ * cannot be read any more, or its table has other keys, or not all of that is captured;
+ * 55P03 if somebody else's table cannot be locked at once.
  */
 extern struct varlena *mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes);
 

@@ -71,6 +71,39 @@ ALTER TABLE swap DROP CONSTRAINT swap_u, ADD CONSTRAINT swap_u UNIQUE (u);
 :apply
 TABLE swap ORDER BY id;
 
+-- A row that is only here must not be taken for one of the writeset's that has come to have its key.
+CREATE TABLE extra (id int PRIMARY KEY, v text) USING mip;
+INSERT INTO extra VALUES (1, 'one');
+:capture
+INSERT INTO extra VALUES (5, 'new');
+UPDATE extra SET id = 6 WHERE id = 5;
+:take
+ROLLBACK;
+INSERT INTO extra VALUES (5, 'here');
+:apply
+:code
+:capture
+UPDATE extra SET id = 2 WHERE id = 1;
+DELETE FROM extra WHERE id = 2;
+:take
+ROLLBACK;
+INSERT INTO extra VALUES (2, 'here');
+:apply
+:code
+:capture
+UPDATE extra SET id = 9 WHERE id = 1;
+UPDATE extra SET id = 1 WHERE id = 2;
+UPDATE extra SET id = 2 WHERE id = 9;
+:take
+ROLLBACK;
+SELECT mip.writeset_compact(:'w') AS compacted \gset
+BEGIN;
+SELECT mip.writeset_apply(:'compacted');
+TABLE extra ORDER BY id;
+ROLLBACK;
+:apply
+TABLE extra ORDER BY id;
+
 -- Exclusion constraints, too.
 CREATE TABLE excluded (id int PRIMARY KEY, r int4range, EXCLUDE USING gist (r WITH &&) DEFERRABLE) USING mip;
 INSERT INTO excluded VALUES (1, '[1,5)'), (2, '[5,9)');
