@@ -48,8 +48,12 @@ static enum
 	NOT_CAPTURED
 }			transaction;
 
-/* Nesting of the transaction where it was paused, or 0 */
+/* Nesting of the transaction where a writeset changes a row, or 0: nothing nests in that */
 static int	paused;
+
+/* Tables that are truncated by a writeset that is applied */
+static const List *truncated_by_writeset;
+
 static TableAmRoutine inner;
 
 static bool
@@ -180,6 +184,13 @@ mip_captured_update(Relation rel, ItemPointer otid, TupleTableSlot *slot, Comman
 	return result;
 }
 
+static void
+note_truncate(Relation rel, Oid filenumber)
+{
+	if (!list_member_oid(truncated_by_writeset, RelationGetRelid(rel)) && is_captured(rel))
+		append(rel, filenumber, MIP_PLACE_TRUNCATE, NULL, NULL);
+}
+
 /*
  * Rewrites make a table of their own, new tables have no other file yet: what is
  * left is TRUNCATE.
@@ -191,15 +202,15 @@ mip_captured_set_new_file(Relation rel, const MipFileLocator *file, char persist
 	bool		truncates = mip_filenumber(&rel->MIP_RD_LOCATOR) != mip_filenumber(file);
 
 	inner.mip_set_new_file(rel, file, persistence, freezeXid, minmulti);
-	if (truncates && is_captured(rel))
-		append(rel, mip_filenumber(file), MIP_PLACE_TRUNCATE, NULL, NULL);
+	if (truncates)
+		note_truncate(rel, mip_filenumber(file));
 }
 
 static void
 mip_captured_nontransactional_truncate(Relation rel)
 {
 	inner.relation_nontransactional_truncate(rel);
-	note(rel, MIP_PLACE_TRUNCATE, NULL, NULL);
+	note_truncate(rel, mip_filenumber(&rel->MIP_RD_LOCATOR));
 }
 
 /* Of ALTER TABLE: the table that is rewritten becomes a mip table, if it is none. */
@@ -273,6 +284,15 @@ mip_capture_pause(bool pause)
 	return before;
 }
 
+const List *
+mip_capture_pause_truncate(const List *relids)
+{
+	const List *before = truncated_by_writeset;
+
+	truncated_by_writeset = relids;
+	return before;
+}
+
 void
 mip_capture_at_eosubxact(bool commit, SubTransactionId mine, SubTransactionId parent)
 {
@@ -287,6 +307,7 @@ mip_capture_at_eoxact(bool commit)
 {
 	transaction = UNDECIDED;
 	paused = 0;
+	truncated_by_writeset = NIL;
 	mip_places_at_eoxact(commit);
 }
 

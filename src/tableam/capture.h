@@ -27,6 +27,12 @@ extern bool mip_captures(void);
 extern bool mip_capture_pause(bool pause);
 
 /*
+ * Until it is called again with what it has returned, also behind errors, TRUNCATE of these
+ * tables is not captured; what triggers of it do is.
+ */
+extern const List *mip_capture_pause_truncate(const List *relids);
+
+/*
  * The table is about to become a mip table. If this transaction has changed it, not all of
  * that is captured, and no writeset can have it (MP022).
  */

@@ -141,6 +141,23 @@ add_truncated(MipApply *apply, Truncation *all, const MipwChange *change)
 		all->logged = lappend_oid(all->logged, relid);
 }
 
+/* An error there may be caught by a trigger that has applied a writeset of its own. */
+static void
+truncate_untold(const Truncation *all)
+{
+	const List *before = mip_capture_pause_truncate(all->relids);
+
+	PG_TRY();
+	{
+		mip_truncate_tables(all->rels, all->relids, all->logged);
+	}
+	PG_FINALLY();
+	{
+		(void) mip_capture_pause_truncate(before);
+	}
+	PG_END_TRY();
+}
+
 /*
  * Statement triggers fire as they do at a replica; if there are any, what they execute is
  * executed as at a replica, too.
@@ -149,14 +166,11 @@ static void
 truncate_tables(const Truncation *all)
 {
 	int			level = NewGUCNestLevel();
-	bool		pause;
 
 	if (all->triggers)
 		(void) set_config_option("session_replication_role", "replica", PGC_SUSET,
 								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	pause = mip_capture_pause(true);
-	mip_truncate_tables(all->rels, all->relids, all->logged);
-	(void) mip_capture_pause(pause);
+	truncate_untold(all);
 	AtEOXact_GUC(false, level);
 }
 

@@ -298,6 +298,54 @@ INSERT INTO log VALUES (2);
 SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
 ROLLBACK;
 
+-- So are those of TRUNCATE: what they change, truncate, or apply, is told apart from what is applied, also behind an error there.
+CREATE TABLE emptied (id int PRIMARY KEY) USING mip;
+CREATE TABLE other (id int PRIMARY KEY) USING mip;
+CREATE TABLE third (id int PRIMARY KEY) USING mip;
+CREATE TABLE fourth (id int PRIMARY KEY) USING mip;
+INSERT INTO fourth VALUES (1);
+:capture
+TRUNCATE third;
+INSERT INTO third VALUES (1);
+DELETE FROM fourth;
+:take
+ROLLBACK;
+CREATE TABLE inner_one AS SELECT :'w'::bytea AS w;
+:capture
+INSERT INTO emptied VALUES (1);
+TRUNCATE emptied;
+INSERT INTO emptied VALUES (2);
+:take
+ROLLBACK;
+CREATE FUNCTION nested() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO ws.log VALUES (1);
+	BEGIN
+		PERFORM mip.writeset_apply(w) FROM ws.inner_one;
+	EXCEPTION WHEN SQLSTATE 'MP020' THEN
+		INSERT INTO ws.log VALUES (2);
+	END;
+	TRUNCATE ws.other;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER nested BEFORE TRUNCATE ON emptied EXECUTE FUNCTION nested();
+ALTER TABLE emptied ENABLE REPLICA TRIGGER nested;
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+:apply
+SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
+TABLE third; TABLE fourth; TABLE emptied;
+ROLLBACK;
+TRUNCATE fourth;
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+:apply
+SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
+TABLE third; TABLE fourth; TABLE emptied;
+TRUNCATE emptied;
+SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
+ROLLBACK;
+
 -- Rights: those to what is changed, of columns, too; row security.
 CREATE ROLE mip_regress_applier;
 GRANT USAGE ON SCHEMA ws TO mip_regress_applier;
