@@ -209,9 +209,10 @@ CREATE FUNCTION mip.writeset(after bigint DEFAULT 0, max_bytes bigint DEFAULT NU
 COMMENT ON FUNCTION mip.writeset(bigint, bigint) IS
 	'what this transaction has changed, if mip.capture_writeset is on: changes numbered above after, in parts of max_bytes';
 
-CREATE FUNCTION mip.writeset(xid text, xinst bigint) RETURNS bytea
+CREATE FUNCTION mip.writeset(xid text, xinst bigint, after bigint DEFAULT 0, max_bytes bigint DEFAULT NULL) RETURNS bytea
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_writeset_prepared';
-COMMENT ON FUNCTION mip.writeset(text, bigint) IS 'what a prepared instance has changed';
+COMMENT ON FUNCTION mip.writeset(text, bigint, bigint, bigint) IS
+	'what a prepared instance has changed: changes numbered above after, in parts of max_bytes';
 
 CREATE FUNCTION mip.writeset_info(writeset bytea, OUT version integer, OUT first bigint,
 		OUT last bigint, OUT changes bigint, OUT inserted bigint, OUT updated bigint,

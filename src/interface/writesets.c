@@ -63,8 +63,11 @@ mip_writeset_prepared(PG_FUNCTION_ARGS)
 		refuse_null("the XID");
 	if (PG_ARGISNULL(1))
 		refuse_null("the XINST");
+	if (PG_ARGISNULL(2))
+		refuse_null("the number of the last change known");
 	PG_RETURN_POINTER(mip_extract_prepared(text_to_cstring(PG_GETARG_TEXT_PP(0)),
-										   PG_GETARG_INT64(1)));
+										   PG_GETARG_INT64(1), PG_GETARG_INT64(2),
+										   max_bytes_argument(fcinfo, 3)));
 }
 
 /* ---- whole tables ---- */

@@ -64,7 +64,7 @@ typedef struct Extraction
 	int64		last;			/* the number of the one before */
 } Extraction;
 
-static void
+void
 mip_check_after(MipPlaces *places, int64 after)
 {
 	int64		position = mip_places_above(places, after);
@@ -73,7 +73,7 @@ mip_check_after(MipPlaces *places, int64 after)
 	if (after < 0 || after > mip_places_last(places))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("this transaction has made no change number " INT64_FORMAT " yet", after)));
+				 errmsg("the transaction has made no change number " INT64_FORMAT, after)));
 	if (after == 0 ||
 		(position > 0 && mip_places_read(places, position - 1, &place, 1) == 1 &&
 		 place.number == after))

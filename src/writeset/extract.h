@@ -19,6 +19,12 @@
 extern struct varlena *mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes);
 
 /*
+ * May an extraction go on behind change number `after`? MP023 if that has been rolled back;
+ * 22023 if there has been none.
+ */
+extern void mip_check_after(MipPlaces *places, int64 after);
+
+/*
  * Of this transaction, so far. 55000 if it is not captured, or if deferred triggers
  * may still add to it; MP023 if `after` is a change that has been rolled back, or one
  * behind changes that a TRUNCATE had taken which has been.

@@ -72,6 +72,39 @@ struct MipwKeys
 	uint8		written;		/* strongest mode of relations written, or 0 */
 };
 
+/* ---- the owner's code ---- */
+
+typedef struct Self
+{
+	Oid			user;
+	int			context;
+	int			level;			/* of settings */
+} Self;
+
+/*
+ * Expressions and predicates are the owner's code: it runs with his rights, as when he
+ * builds the index, and finds nothing of the caller's, as there from PostgreSQL 17 on:
+ * an empty search_path would look for tables among his temporary ones first.
+ */
+static Self
+become_owner(Relation rel)
+{
+	Self		self = {.level = NewGUCNestLevel()};
+
+	GetUserIdAndSecContext(&self.user, &self.context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner, self.context | SECURITY_RESTRICTED_OPERATION);
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	return self;
+}
+
+static void
+return_to(Self self)
+{
+	AtEOXact_GUC(false, self.level);	/* its settings are not the caller's */
+	SetUserIdAndSecContext(self.user, self.context);
+}
+
 /* ---- hashes of names ---- */
 
 static uint64
@@ -274,11 +307,14 @@ MipwKeys *
 mip_keys_open(Relation rel, MipwTable *table)
 {
 	MipwKeys   *keys = palloc0(sizeof(MipwKeys));
+	Self		self;
 
 	keys->rel = rel;
 	keys->table = table;
 	keys->estate = CreateExecutorState();
+	self = become_owner(rel);	/* what is constant is computed here */
 	add_indexes(keys);
+	return_to(self);
 	add_references(keys);
 	add_relations(keys);
 	return keys;
@@ -339,27 +375,17 @@ plain_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
 	return true;
 }
 
-/*
- * Expressions and predicates are the owner's code: it runs with his rights, as when he
- * builds the index.
- */
 static bool
 computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
 {
 	ExprContext *econtext = GetPerTupleExprContext(keys->estate);
-	Oid			user;
-	int			context;
-	int			level = NewGUCNestLevel();
+	Self		self = become_owner(keys->rel);
 	bool		there;
 
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(keys->rel->rd_rel->relowner,
-						   context | SECURITY_RESTRICTED_OPERATION);
 	econtext->ecxt_scantuple = slot;
 	there = (def->predicate == NULL || ExecQual(def->predicate, econtext)) &&
 		plain_key(keys, def, slot, hash);
-	AtEOXact_GUC(false, level); /* its settings are not the caller's */
-	SetUserIdAndSecContext(user, context);
+	return_to(self);
 	ResetExprContext(econtext);
 	return there;
 }

@@ -59,7 +59,7 @@ mip_refuse_pending_triggers(void)
 					 errmsg("deferred triggers of table \"%s\" have not been fired yet",
 							RelationGetRelationName(rel)),
 					 errdetail("They may make changes that belong to the writeset."),
-					 errhint("Send SET CONSTRAINTS ALL IMMEDIATE before.")));
+					 errhint("Send SET CONSTRAINTS ALL IMMEDIATE before, and extract behind the statement, not in RETURNING or in such a trigger.")));
 		relation_close(rel, NoLock);
 	}
 	pfree(tables);

@@ -46,7 +46,8 @@ is_prepared(const char *xid, int64 xinst, TransactionId transaction)
 
 /* An error is that of what has gone, if the instance has ended: a subtransaction tells. */
 static struct varlena *
-extract(const char *xid, int64 xinst, TransactionId transaction, const bytea *places)
+extract(const char *xid, int64 xinst, TransactionId transaction, const bytea *places,
+		int64 after, int64 max_bytes)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -58,7 +59,8 @@ extract(const char *xid, int64 xinst, TransactionId transaction, const bytea *pl
 	{
 		MipPlaces  *loaded = mip_places_load(places);
 
-		writeset = mip_extract(loaded, false, 0, 0);
+		mip_check_after(loaded, after);
+		writeset = mip_extract(loaded, false, after, max_bytes);
 		mip_places_close(loaded);
 		ReleaseCurrentSubTransaction();
 	}
@@ -83,7 +85,7 @@ extract(const char *xid, int64 xinst, TransactionId transaction, const bytea *pl
 }
 
 struct varlena *
-mip_extract_prepared(const char *xid, int64 xinst)
+mip_extract_prepared(const char *xid, int64 xinst, int64 after, int64 max_bytes)
 {
 	MiptEntry  *entry = mipt_read_in_doubt(xid, xinst, mipt_load_places);
 	struct varlena *writeset;
@@ -99,7 +101,7 @@ mip_extract_prepared(const char *xid, int64 xinst)
 				 errhint("Set mip.capture_writeset to on in its transaction.")));
 	transaction = HeapTupleHeaderGetRawXmin(entry->row->t_data);
 	mip_stop_point("places");
-	writeset = extract(xid, xinst, transaction, entry->places);
+	writeset = extract(xid, xinst, transaction, entry->places, after, max_bytes);
 	if (!is_prepared(xid, xinst, transaction))
 		refuse_unknown(xid, xinst);
 	return writeset;

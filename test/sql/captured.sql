@@ -43,6 +43,29 @@ VACUUM ci, ck;
 SELECT mip.writeset('ci1', 1) = :'w1' AS first, mip.writeset('ci1', 2) = :'w2' AS second;
 -- "did the retry do the same?"
 SELECT mip.writeset('ci1', 1) = mip.writeset('ci1', 2) AS same;
+-- in parts
+DO $$
+DECLARE
+	after bigint := 0;
+	w bytea;
+	parts bytea[];
+BEGIN
+	LOOP
+		w := mip.writeset('ci1', 2, after, 300);
+		EXIT WHEN (mip.writeset_info(w)).changes = 0;
+		after := (mip.writeset_info(w)).last;
+		parts := parts || w;
+	END LOOP;
+	ASSERT cardinality(parts) > 2;
+	ASSERT (SELECT array_agg(c ORDER BY number) FROM unnest(parts) part, mip.writeset_changes(part) c) =
+		(SELECT array_agg(c ORDER BY number) FROM mip.writeset_changes(mip.writeset('ci1', 2)) c);
+END $$;
+SELECT mip.writeset('ci1', 1, 1000);
+\echo :LAST_ERROR_SQLSTATE
+SELECT mip.writeset('ci1', 1, 5);
+\echo :LAST_ERROR_SQLSTATE
+SELECT mip.writeset('ci1', 1, NULL);
+SELECT mip.writeset('ci1', 1, 0, 0);
 SELECT mip.writeset('ci1', 3);
 \echo :LAST_ERROR_SQLSTATE
 SELECT mip.writeset('ci2', 1);

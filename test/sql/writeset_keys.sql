@@ -219,6 +219,28 @@ SET ROLE mip_owner;
 SELECT mip.writeset_conflicts(:'x', ws('INSERT INTO w VALUES (1)'));
 RESET ROLE;
 
+-- It finds nothing of the caller's there: not his temporary tables, either.
+SET ROLE mip_owner;
+CREATE FUNCTION lowered(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM pg_class WHERE relname = ''; RETURN lower($1); END $$;
+CREATE TABLE own (id int PRIMARY KEY, s text) USING mip;
+CREATE UNIQUE INDEX ON own (lowered(s));
+RESET ROLE;
+CREATE FUNCTION finds() RETURNS name LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'executed by %', current_user; RETURN 'x'; END $$;
+GRANT USAGE ON SCHEMA wk TO PUBLIC;
+CREATE ROLE mip_caller;
+GRANT SELECT, INSERT ON own TO mip_caller;
+SET ROLE mip_caller;
+CREATE TEMP VIEW pg_class AS SELECT wk.finds() AS relname;
+GRANT ALL ON pg_temp.pg_class TO PUBLIC;
+BEGIN;
+INSERT INTO own VALUES (1, 'x');
+SELECT changes, keys FROM mip.writeset_info(mip.writeset());
+ROLLBACK;
+RESET ROLE;
+DROP VIEW pg_temp.pg_class;
+DROP OWNED BY mip_caller;
+DROP ROLE mip_caller;
+
 -- Tables without a key, and with one that is deferrable: the old row, by its image
 CREATE TABLE l (a int, b json, c float8) USING mip;
 CREATE TABLE f (id int PRIMARY KEY DEFERRABLE, v int) USING mip;
