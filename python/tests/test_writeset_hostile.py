@@ -96,6 +96,37 @@ def made_whole(data: bytearray) -> bytes:
     return bytes(data)
 
 
+def to_varint(value: int) -> bytes:
+    more = b""
+    while value >= 0x80:
+        more += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return more + bytes([value])
+
+
+def joined(*writesets: bytes) -> bytes:
+    """Their changes one after the other, each with its own relations, without keys: as somebody may put them together."""
+    counts, relations, changes, r, c = [0] * 4, 0, 0, b"", b""
+    for w in writesets:
+        keys, here, length_r, length_c = struct.unpack_from("<4I", w, 56)
+        counts = [a + b for a, b in zip(counts, struct.unpack_from("<4I", w, 40), strict=True)]
+        at = HEADER + 9 * keys
+        r += w[at : at + length_r]
+        at += length_r
+        end = at + length_c
+        while at < end:
+            op, at = w[at], at + 1
+            if op & 0x80:
+                _, at = varint(w, at)
+            relation, at = varint(w, at)
+            length, at = varint(w, at)
+            c += bytes([op & 0x7F]) + to_varint(relation + relations) + to_varint(length) + w[at : at + length]
+            at, changes = at + length, changes + 1
+        relations += here
+    header = writesets[0][:24] + struct.pack("<QQ4I4I", 1, changes, *counts, 0, relations, len(r), len(c))
+    return made_whole(bytearray(header + r + c + bytes(TRAILER)))
+
+
 def mutated(draw: random.Random, writeset: bytes) -> bytes:
     data = bytearray(writeset)
     for _ in range(draw.randint(1, 4)):
@@ -201,3 +232,39 @@ def test_what_is_damaged_on_purpose(conn: psycopg.Connection[Any], writeset: byt
         assert state == "22P03" or "00000" in states
         taken += "00000" in states
     assert taken > 20  # most are refused; were all, nothing would be looked at
+
+
+def test_one_table_as_two_relations(conn: psycopg.Connection[Any]) -> None:
+    """What comes as one of them is there for the other; it is truncated once, as the one table that it is."""
+    taken = {}
+    conn.execute("CREATE TABLE two (id int PRIMARY KEY, k int NOT NULL UNIQUE, v text) USING mip")
+    for name, identity, sql in (
+        ("insert", "DEFAULT", "INSERT INTO two VALUES (1, 1, 'a'), (2, 2, 'b')"),
+        ("update", "USING INDEX two_k_key", "INSERT INTO two VALUES (1, 1, 'a'); UPDATE two SET v = 'c' WHERE k = 1"),
+        ("delete", "FULL", "INSERT INTO two VALUES (2, 2, 'b'); DELETE FROM two"),
+        ("truncate", "NOTHING", "TRUNCATE two"),
+    ):
+        conn.execute(f"ALTER TABLE two REPLICA IDENTITY {identity}")  # type: ignore[arg-type]
+        conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
+        statements = sql.split("; ")
+        for statement in statements[:-1]:
+            conn.execute(statement)  # type: ignore[arg-type]
+        after = conn.execute("SELECT (mip.writeset_info(mip.writeset())).last").fetchone()
+        conn.execute(statements[-1])  # type: ignore[arg-type]
+        row = conn.execute("SELECT mip.writeset(%s)", after).fetchone()
+        conn.execute("ROLLBACK")
+        assert row
+        taken[name] = row[0]
+    insert, update, delete, truncate = taken.values()
+    empty = joined(insert, truncate)
+    for w, expected in (
+        (joined(insert, update), [(1, "c"), (2, "b")]),
+        (joined(insert, update, delete), [(1, "c")]),
+        (joined(insert, truncate, insert, update), [(1, "c"), (2, "b")]),
+        (joined(empty, insert, truncate), []),
+        (joined(insert, update, truncate, empty, insert, delete), [(1, "a")]),
+    ):
+        with conn.transaction(force_rollback=True):
+            conn.execute(APPLY, {"w": w})
+            assert conn.execute("SELECT id, v FROM two ORDER BY id").fetchall() == expected
+    conn.execute("DROP TABLE two")

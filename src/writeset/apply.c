@@ -66,6 +66,8 @@ apply_row(MipApply *apply, const MipwChange *change)
 	/* triggers see what came before */
 	if (has_triggers(target))
 		mip_apply_flush_all(apply);
+	for (MipTarget *twin = target->twin; twin != target; twin = twin->twin)
+		mip_apply_flush(apply, twin);
 	if (change->op == 'I')
 		mip_apply_insert(apply, target, change);
 	else if (change->op == 'U')
@@ -128,13 +130,12 @@ add_truncated(MipApply *apply, Truncation *all, const MipwChange *change)
 	if (list_member_oid(all->relids, relid))
 		return;
 	LockRelationOid(relid, AccessExclusiveLock);
-	mip_target_close_indexes(target);
+	mip_apply_forget(apply, target);
 	CheckTableNotInUse(rel, "TRUNCATE");
 	check_may_fire(rel);
 	if (rel->trigdesc && (rel->trigdesc->trig_truncate_before_statement ||
 						  rel->trigdesc->trig_truncate_after_statement))
 		all->triggers = true;
-	mip_apply_forget(apply, target);
 	all->rels = lappend(all->rels, rel);
 	all->relids = lappend_oid(all->relids, relid);
 	if (RelationIsLogicallyLogged(rel))
@@ -237,9 +238,7 @@ end(MipApply *apply)
 	apply->number = 0;
 	mip_apply_check_doubts(apply);
 	AfterTriggerEndQuery(apply->estate);
-	for (uint32 i = 0; i < apply->set->nrelations; i++)
-		if (apply->targets[i])
-			mip_target_close(apply->targets[i]);
+	mip_targets_close(apply->targets, apply->set->nrelations);
 	EvalPlanQualEnd(&apply->epq);
 	ExecResetTupleTable(apply->estate->es_tupleTable, false);
 	FreeExecutorState(apply->estate);

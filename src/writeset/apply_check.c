@@ -128,6 +128,15 @@ mip_apply_enter_indexes(MipApply *apply, MipTarget *target, TupleTableSlot *slot
 	list_free(doubtful);
 }
 
+static void
+forget(MipTarget *target)
+{
+	mip_target_close_indexes(target);
+	if (target->bulk)
+		FreeBulkInsertState(target->bulk);
+	target->bulk = NULL;
+}
+
 /* Of a table that is truncated: its rows, and the page with room for the next ones */
 void
 mip_apply_forget(MipApply *apply, MipTarget *target)
@@ -138,9 +147,9 @@ mip_apply_forget(MipApply *apply, MipTarget *target)
 		if (RelationGetRelid(apply->doubts[i].target->rel) != RelationGetRelid(target->rel))
 			apply->doubts[kept++] = apply->doubts[i];
 	apply->ndoubts = kept;
-	if (target->bulk)
-		FreeBulkInsertState(target->bulk);
-	target->bulk = NULL;
+	forget(target);
+	for (MipTarget *twin = target->twin; twin != target; twin = twin->twin)
+		forget(twin);
 }
 
 void

@@ -14,7 +14,10 @@
 extern void mip_apply_enter_indexes(MipApply *apply, MipTarget *target, TupleTableSlot *slot,
 									bool update, bool only_summarizing);
 
-/* What there is to be known of a table's rows is void: it is truncated. */
+/*
+ * What there is to be known of a table's rows is void: it is truncated. Nothing of it
+ * stays open but the table itself.
+ */
 extern void mip_apply_forget(MipApply *apply, MipTarget *target);
 
 /* Errors out if a key is there twice. */

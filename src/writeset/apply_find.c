@@ -215,8 +215,8 @@ map_give_up(MipRowMap *map)
 	map->given_up = true;
 }
 
-void
-mip_apply_remember(MipTarget *target, TupleTableSlot *slot)
+static void
+map_add(MipTarget *target, TupleTableSlot *slot)
 {
 	MipRowMap  *map = target->map;
 	MapEntry   *entry;
@@ -239,6 +239,14 @@ mip_apply_remember(MipTarget *target, TupleTableSlot *slot)
 	bucket = &map->buckets[entry->hash & (map->nbuckets - 1)];
 	entry->next = *bucket;
 	*bucket = map->count;
+}
+
+void
+mip_apply_remember(MipTarget *target, TupleTableSlot *slot)
+{
+	map_add(target, slot);
+	for (MipTarget *twin = target->twin; twin != target; twin = twin->twin)
+		map_add(twin, slot);
 }
 
 static MipRowMap *
@@ -265,7 +273,7 @@ fill_map(MipApply *apply, MipTarget *target)
 		   table_scan_getnextslot(scan, ForwardScanDirection, target->found))
 	{
 		CHECK_FOR_INTERRUPTS();
-		mip_apply_remember(target, target->found);
+		map_add(target, target->found);
 	}
 	table_endscan(scan);
 }

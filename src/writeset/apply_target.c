@@ -481,6 +481,28 @@ enter_range_table(MipApply *apply, MipTarget *target)
 												 target->info);
 }
 
+/*
+ * A table that the writeset describes in two ways, as compaction leaves them, is one: it
+ * is opened once, since a table that is open twice cannot be truncated.
+ */
+static void
+join_twin(MipApply *apply, MipTarget *target)
+{
+	target->twin = target;
+	for (uint32 i = 0; i < apply->set->nrelations; i++)
+	{
+		MipTarget  *other = apply->targets[i];
+
+		if (other == NULL || RelationGetRelid(other->rel) != RelationGetRelid(target->rel))
+			continue;
+		table_close(target->rel, NoLock);
+		target->shares = true;
+		target->twin = other->twin;
+		other->twin = target;
+		return;
+	}
+}
+
 static MipTarget *
 open_target(MipApply *apply, const MipwChange *change, AclMode right)
 {
@@ -493,6 +515,7 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	check_row_security(target->rel);
 	check_may_pass_over_triggers(target->rel);
 	apply->check_table(target->rel);
+	join_twin(apply, target);
 	map_columns(apply, target);
 	target->info = makeNode(ResultRelInfo);
 	enter_range_table(apply, target);
@@ -529,8 +552,8 @@ mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
 	return target;
 }
 
-void
-mip_target_close(MipTarget *target)
+static void
+close_target(MipTarget *target)
 {
 	mip_target_close_indexes(target);
 	ExecDropSingleTupleTableSlot(target->wanted);
@@ -541,5 +564,16 @@ mip_target_close(MipTarget *target)
 		ExecDropSingleTupleTableSlot(target->batch[i]);
 	if (target->bulk)
 		FreeBulkInsertState(target->bulk);
-	table_close(target->rel, NoLock);
+}
+
+/* Tables last: twins share them. */
+void
+mip_targets_close(MipTarget **targets, uint32 n)
+{
+	for (uint32 i = 0; i < n; i++)
+		if (targets[i])
+			close_target(targets[i]);
+	for (uint32 i = 0; i < n; i++)
+		if (targets[i] && !targets[i]->shares)
+			table_close(targets[i]->rel, NoLock);
 }

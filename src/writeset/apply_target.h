@@ -28,6 +28,10 @@ typedef struct MipTarget
 	const MipwRelation *source; /* as the writeset has it */
 	char	   *name;			/* with its schema, for messages */
 	Relation	rel;
+	struct MipTarget *twin;		/* the next one of the same table, which the
+								 * writeset describes in more than one way;
+								 * around, to this one itself */
+	bool		shares;			/* that has been opened by a twin */
 	ResultRelInfo *info;
 	bool		indexed;		/* indexes are open */
 	AclMode		checked;		/* rights that have been looked for */
@@ -111,6 +115,8 @@ extern Bitmapset *mip_target_given(const MipTarget *target, const MipwValue *val
 /* To be called before it is changed or searched: opens what is needed for that. */
 extern void mip_target_open_indexes(MipApply *apply, MipTarget *target);
 extern void mip_target_close_indexes(MipTarget *target);
-extern void mip_target_close(MipTarget *target);
+
+/* All of them; some may be NULL. */
+extern void mip_targets_close(MipTarget **targets, uint32 n);
 
 #endif							/* MIP_APPLY_TARGET_H */
