@@ -177,6 +177,7 @@ map_columns(MipApply *apply, MipTarget *target)
 		}
 		mip_column_init(&target->columns[i], attr);
 		target->fixed |= target->columns[i].fixed;
+		target->domains |= OidIsValid(target->columns[i].domain);
 	}
 	if (count != count_columns(target->rel))
 		mip_refuse_table(target, psprintf(_("It has %d columns that take values, not %d."),
@@ -230,7 +231,7 @@ runs_code(const MipTarget *target)
 	TupleConstr *constr = RelationGetDescr(target->rel)->constr;
 	ResultRelInfo *info = target->info;
 
-	if (info->ri_TrigDesc || target->rel->rd_rel->relispartition ||
+	if (info->ri_TrigDesc || target->domains || target->rel->rd_rel->relispartition ||
 		(constr && (constr->num_check > 0 || constr->has_generated_stored)))
 		return true;
 	for (int i = 0; i < info->ri_NumIndices; i++)

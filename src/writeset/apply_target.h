@@ -40,6 +40,7 @@ typedef struct MipTarget
 	MipwValue  *values;			/* room for those of a change */
 	Bitmapset  *updated;		/* columns that the last update changed */
 	bool		fixed;			/* values are read under fixed settings */
+	bool		domains;		/* there are columns of domains */
 	bool		runs_code;		/* of others, by each change: triggers,
 								 * expressions */
 

@@ -38,20 +38,24 @@
 
 /* ---- values ---- */
 
+/* `fit`: as the column takes it, else as it is */
 static void
 put_value(const MipApply *apply, MipTarget *target, int column, const MipwValue *value,
-		  TupleTableSlot *slot)
+		  TupleTableSlot *slot, bool fit)
 {
 	MipColumn  *mine = &target->columns[column];
+	Datum		datum = 0;
 
 	if (mine->attno == 0)
 		return;
+	if (!value->null)
+		datum = fit ? mip_column_value(mine, apply->set, value) :
+			mip_value_decode(&mine->codec, apply->set, value);
 	slot->tts_isnull[mine->attno - 1] = value->null;
-	slot->tts_values[mine->attno - 1] = value->null ? (Datum) 0 :
-		mip_value_decode(&mine->codec, apply->set, value);
+	slot->tts_values[mine->attno - 1] = datum;
 }
 
-/* The row that a change is about */
+/* The row that a change is about, which need not be one that could be made now */
 static void
 set_wanted(const MipApply *apply, MipTarget *target, const MipwChange *change)
 {
@@ -61,7 +65,7 @@ set_wanted(const MipApply *apply, MipTarget *target, const MipwChange *change)
 	mipw_identity(change, target->values);
 	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts);
 	for (int i = 0; i < source->nidentity; i++)
-		put_value(apply, target, source->identity[i], &target->values[i], slot);
+		put_value(apply, target, source->identity[i], &target->values[i], slot, false);
 	ExecStoreVirtualTuple(slot);
 }
 
@@ -72,7 +76,7 @@ set_row(const MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 	ExecClearTuple(slot);
 	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts);
 	for (int i = 0; i < target->source->ncolumns; i++)
-		put_value(apply, target, i, &target->values[i], slot);
+		put_value(apply, target, i, &target->values[i], slot, true);
 	ExecStoreVirtualTuple(slot);
 	slot->tts_tableOid = RelationGetRelid(target->rel);
 }
@@ -92,9 +96,23 @@ set_version(const MipApply *apply, MipTarget *target)
 	memcpy(slot->tts_isnull, target->found->tts_isnull, natts * sizeof(bool));
 	for (int i = 0; i < target->source->ncolumns; i++)
 		if (target->values[i].there)
-			put_value(apply, target, i, &target->values[i], slot);
+			put_value(apply, target, i, &target->values[i], slot, true);
 	ExecStoreVirtualTuple(slot);
 	slot->tts_tableOid = RelationGetRelid(target->rel);
+}
+
+/* Of all columns, or of those to which the change gives a value. */
+static void
+check_domains(MipTarget *target, TupleTableSlot *slot, bool all)
+{
+	for (int i = 0; target->domains && i < target->source->ncolumns; i++)
+	{
+		MipColumn  *column = &target->columns[i];
+
+		if (column->attno != 0 && (all || target->values[i].there))
+			mip_column_check_domain(column, slot->tts_values[column->attno - 1],
+									slot->tts_isnull[column->attno - 1]);
+	}
 }
 
 static void
@@ -134,6 +152,7 @@ insert_one(MipApply *apply, MipTarget *target)
 	mip_target_fix_settings(apply, target);
 	set_row(apply, target, target->row);
 	mip_target_own_settings(apply, target);
+	check_domains(target, target->row, true);
 	if (!ExecBRInsertTriggers(apply->estate, target->info, target->row))
 		return;
 	complete_row(apply, target, target->row);
@@ -222,6 +241,7 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 	{
 		ResetPerTupleExprContext(apply->estate);
 		apply->number = target->numbers[i];
+		check_domains(target, target->batch[i], true);
 		complete_row(apply, target, target->batch[i]);
 	}
 	insert_batch(apply, target);
@@ -302,6 +322,7 @@ update_found(MipApply *apply, MipTarget *target)
 		return result;
 	set_version(apply, target);
 	mip_target_own_settings(apply, target);
+	check_domains(target, target->row, false);
 	if (before && !mip_before_update_triggers(apply->estate, &apply->epq, target->info, &tid,
 											  target->row))
 		return TM_Ok;

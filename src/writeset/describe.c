@@ -98,7 +98,7 @@ describe_columns(Relation rel, MipwTable *table)
 
 		if (att->attisdropped || MIP_IS_VIRTUAL(att))
 			continue;
-		mip_codec_init(codec, att->atttypid, att->atttypmod);
+		mip_codec_init(codec, att->atttypid);
 		column->name = pstrdup(NameStr(att->attname));
 		column->type = format_type_be_qualified(att->atttypid);
 		column->width = codec->width;

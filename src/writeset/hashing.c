@@ -180,7 +180,7 @@ mip_hasher_init(MipwHasher *hasher, Relation index, int i)
 	{
 		hasher->by_text = true;
 		if (is_oids(hasher->type))
-			mip_codec_init(&hasher->codec, hasher->type, -1);
+			mip_codec_init(&hasher->codec, hasher->type);
 		return is_oids(hasher->type);
 	}
 	function = hash_function(hasher->type, eqop);

@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "datatype/timestamp.h"
@@ -25,6 +26,7 @@
 #include "utils/uuid.h"
 
 #include "base/compat.h"
+#include "base/mip.h"
 #include "writeset/input.h"
 #include "writeset/values.h"
 
@@ -192,15 +194,15 @@ fixed_decode(Oid type, int width, const uint8 *bytes)
 /* ---- both ways ---- */
 
 void
-mip_codec_init(MipwCodec *codec, Oid type, int32 typmod)
+mip_codec_init(MipwCodec *codec, Oid type)
 {
 	char	   *name = format_type_be_qualified(type);
+	Oid			base = getBaseType(type);
 	Oid			function;
 	bool		varlena;
 
 	memset(codec, 0, sizeof(MipwCodec));
 	codec->type = type;
-	codec->typmod = typmod;
 	codec->width = mipw_width(name);
 	pfree(name);
 	get_typlenbyval(type, &codec->typlen, &codec->typbyval);
@@ -210,7 +212,7 @@ mip_codec_init(MipwCodec *codec, Oid type, int32 typmod)
 		return;
 	getTypeOutputInfo(type, &function, &varlena);
 	fmgr_info(function, &codec->output);
-	getTypeInputInfo(type, &function, &codec->ioparam);
+	getTypeInputInfo(base, &function, &codec->ioparam);
 	fmgr_info(function, &codec->input);
 }
 
@@ -243,8 +245,24 @@ mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
 }
 
 /*
- * Calls the input function. A text that is none of the type makes it no writeset;
- * what else there may be wrong, as an interrupt, stays what it is.
+ * Of a built-in type it would be none anywhere. Of others, as enums, it may be one where
+ * it comes from.
+ */
+pg_noreturn static void
+refuse_text(const MipwCodec *codec, const char *why)
+{
+	if (getBaseType(codec->type) < FirstNormalObjectId)
+		mip_writeset_invalid(why);
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_OTHER_TABLE),
+			 errmsg("a value of the writeset is none of type %s here",
+					format_type_be(codec->type)),
+			 errdetail_internal("%s", why)));
+}
+
+/*
+ * Calls the input function. What else there may be wrong than that it is no value of the
+ * type, as an interrupt, stays what it is.
  */
 static Datum
 input_call(MipwCodec *codec, char *text)
@@ -254,7 +272,7 @@ input_call(MipwCodec *codec, char *text)
 
 	PG_TRY();
 	{
-		result = InputFunctionCall(&codec->input, text, codec->ioparam, codec->typmod);
+		result = InputFunctionCall(&codec->input, text, codec->ioparam, -1);
 	}
 	PG_CATCH();
 	{
@@ -265,7 +283,7 @@ input_call(MipwCodec *codec, char *text)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
-		mip_writeset_invalid(error->message);
+		refuse_text(codec, error->message);
 	}
 	PG_END_TRY();
 	return result;
@@ -284,7 +302,7 @@ mip_value_decode(MipwCodec *codec, const MipwSet *set, const MipwValue *value)
 														value->length));
 	text = mip_writeset_text(set, value->data, value->length);
 
-	if (codec->plain && codec->typmod < 0)
+	if (codec->plain)
 	{
 		result = cstring_to_text(text);
 		pfree(text);

@@ -16,21 +16,20 @@
 typedef struct MipwCodec
 {
 	Oid			type;
-	int32		typmod;
 	int16		typlen;
 	bool		typbyval;
 	int			width;			/* mipw_width() of the type's name */
 	bool		plain;			/* varlena, whose bytes are its text, or
 								 * bytea's */
 	FmgrInfo	output;			/* else; MIPW_TEXT only */
-	FmgrInfo	input;			/* as read; MIPW_TEXT only */
+	FmgrInfo	input;			/* of a domain's base type; MIPW_TEXT only */
 	Oid			ioparam;
 } MipwCodec;
 
 /* Room for the bytes of a value that has a width */
 #define MIPW_WIDEST		16
 
-extern void mip_codec_init(MipwCodec *codec, Oid type, int32 typmod);
+extern void mip_codec_init(MipwCodec *codec, Oid type);
 
 /*
  * Output and input functions have to be called under fixed settings, whatever the
@@ -47,8 +46,9 @@ extern void mip_values_end(int level);
 extern void mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value);
 
 /*
- * The value of one that is there and not null, in the current memory context. What
- * the type does not accept is refused with 22P03.
+ * The value of one that is there and not null, in the current memory context: whatever its
+ * length, and whatever domains say. What a built-in type does not accept is refused with
+ * 22P03; what others do not, with MP021.
  */
 extern Datum mip_value_decode(MipwCodec *codec, const MipwSet *set, const MipwValue *value);
 
