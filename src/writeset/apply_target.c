@@ -530,6 +530,38 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	return target;
 }
 
+static void
+note_right(MipTarget *target, AclMode right)
+{
+	target->checked |= right;
+	if (pg_class_aclcheck(RelationGetRelid(target->rel), GetUserId(), right) == ACLCHECK_OK)
+		target->rights |= right;
+}
+
+/*
+ * As with an UPDATE or DELETE with a condition: that a row is there, or not, tells what is
+ * in it.
+ */
+static void
+check_may_find(MipTarget *target)
+{
+	const MipwRelation *source = target->source;
+	Bitmapset  *columns = NULL;
+
+	if ((target->checked & ACL_SELECT) != 0)
+		return;
+	note_right(target, ACL_SELECT);
+	for (int i = 0; i < source->nidentity; i++)
+	{
+		AttrNumber	attno = target->columns[source->identity[i]].attno;
+
+		if (attno != 0)
+			columns = bms_add_member(columns, attno - FirstLowInvalidHeapAttributeNumber);
+	}
+	mip_target_check_columns(target, ACL_SELECT, columns);
+	bms_free(columns);
+}
+
 MipTarget *
 mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
 {
@@ -546,9 +578,9 @@ mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
 		check_rights(RelationGetRelid(target->rel), right);
 	if ((target->checked & right) == 0)
 	{
-		target->checked |= right;
-		if (pg_class_aclcheck(RelationGetRelid(target->rel), GetUserId(), right) == ACLCHECK_OK)
-			target->rights |= right;
+		note_right(target, right);
+		if (right == ACL_UPDATE || right == ACL_DELETE)
+			check_may_find(target);
 	}
 	return target;
 }

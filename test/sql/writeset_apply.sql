@@ -387,6 +387,22 @@ SELECT mip.writeset_apply(:'update');
 :code
 RESET ROLE;
 GRANT UPDATE (v), INSERT, DELETE ON rights TO mip_regress_applier;
+-- Whether a row is there tells what is in it: as an UPDATE or DELETE, it needs SELECT of what is compared.
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'insert');
+SELECT mip.writeset_apply(:'update');
+:code
+SELECT mip.writeset_apply(:'delete');
+:code
+RESET ROLE;
+DELETE FROM rights WHERE id = 3;
+GRANT SELECT (v) ON rights TO mip_regress_applier;
+SET ROLE mip_regress_applier;
+SELECT mip.writeset_apply(:'delete');
+:code
+RESET ROLE;
+GRANT SELECT (id) ON rights TO mip_regress_applier;
+REVOKE SELECT (v) ON rights FROM mip_regress_applier;
 SET ROLE mip_regress_applier;
 SELECT mip.writeset_apply(:'update'), mip.writeset_apply(:'insert'), mip.writeset_apply(:'delete');
 RESET ROLE;
