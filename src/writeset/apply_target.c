@@ -353,6 +353,25 @@ check_may_pass_over_triggers(Relation rel)
 
 /* ---- by what rows are found ---- */
 
+/* Are all columns of the identity among the index's? It may have one twice. */
+static bool
+has_identity(const MipTarget *target, const Form_pg_index form)
+{
+	const MipwRelation *source = target->source;
+
+	for (int i = 0; i < source->nidentity; i++)
+	{
+		AttrNumber	attno = target->columns[source->identity[i]].attno;
+		bool		found = false;
+
+		for (int j = 0; j < form->indnkeyatts && !found; j++)
+			found = form->indkey.values[j] == attno;
+		if (!found)
+			return false;
+	}
+	return true;
+}
+
 /* Is the column part of the identity? */
 static bool
 is_identity(const MipTarget *target, AttrNumber attno)
@@ -380,7 +399,7 @@ is_fitting_index(const MipTarget *target, Relation index)
 			return false;
 	if (target->source->whole)
 		return true;
-	return form->indisunique && form->indnkeyatts == target->source->nidentity;
+	return form->indisunique && has_identity(target, form);
 }
 
 /*

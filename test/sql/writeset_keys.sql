@@ -188,6 +188,14 @@ CREATE TABLE o (id int PRIMARY KEY, a int, live boolean, name text) USING mip;
 CREATE UNIQUE INDEX ON o (a) WHERE live;
 CREATE UNIQUE INDEX ON o (lower(name));
 CREATE TABLE e (id int PRIMARY KEY, r int4range, EXCLUDE USING gist (r WITH &&)) USING mip;
+CREATE TABLE o2 (a int NOT NULL, b int) USING mip;
+CREATE UNIQUE INDEX o2_aa ON o2 (a, a);
+ALTER TABLE o2 REPLICA IDENTITY USING INDEX o2_aa;
+CREATE TABLE o3 (a int PRIMARY KEY, b int, c int) USING mip;
+CREATE UNIQUE INDEX ON o3 (b) NULLS NOT DISTINCT WHERE c IS NULL AND b IS NULL;
+CREATE UNIQUE INDEX ON o3 (abs(a)) INCLUDE (b);
+INSERT INTO o2 VALUES (5, 5);
+INSERT INTO o3 VALUES (5, 5, 5);
 INSERT INTO o VALUES (1, 1, false, 'A'), (2, 2, true, 'B'), (3, 3, false, NULL);
 INSERT INTO e VALUES (1, '[1,2)'), (2, '[5,6)');
 SELECT check_conflict(what, expected, a, b) FROM (VALUES
@@ -198,6 +206,15 @@ SELECT check_conflict(what, expected, a, b) FROM (VALUES
 	('within it', true, 'INSERT INTO o VALUES (8, 9, true)', 'INSERT INTO o VALUES (9, 9, true)'),
 	('coming into it', true, 'UPDATE o SET live = true WHERE id = 1', 'INSERT INTO o VALUES (9, 1, true)'),
 	('leaving it', true, 'UPDATE o SET live = false WHERE id = 2', 'INSERT INTO o VALUES (9, 2, false); UPDATE o SET live = false WHERE id = 2; UPDATE o SET live = true WHERE id = 9'),
+	('a column twice', true, 'INSERT INTO o2 VALUES (1, 1)', 'INSERT INTO o2 VALUES (1, 2)'),
+	('a column twice, other values', false, 'INSERT INTO o2 VALUES (1, 1)', 'INSERT INTO o2 VALUES (2, 1)'),
+	('a column twice, of which nothing changes', true, 'UPDATE o2 SET b = 3 WHERE a = 5', 'UPDATE o2 SET b = 4 WHERE a = 5'),
+	('its value', true, 'UPDATE o2 SET a = 6 WHERE a = 5', 'INSERT INTO o2 VALUES (6, 1)'),
+	('columns that are only included', false, 'INSERT INTO o3 VALUES (1, 1)', 'INSERT INTO o3 VALUES (2, 1)'),
+	('beside included columns', true, 'INSERT INTO o3 VALUES (1, 1)', 'INSERT INTO o3 VALUES (1, 2)'),
+	('included columns change', false, 'UPDATE o3 SET b = 1 WHERE a = 5', 'INSERT INTO o3 VALUES (4, 2)'),
+	('partial, nulls are equal', true, 'INSERT INTO o3 VALUES (1, NULL, NULL)', 'INSERT INTO o3 VALUES (2, NULL, NULL)'),
+	('outside of the predicate, nulls', false, 'INSERT INTO o3 VALUES (1, NULL, 1)', 'INSERT INTO o3 VALUES (2, NULL, NULL)'),
 	('equal expressions', true, $$UPDATE o SET name = 'x' WHERE id = 1$$, $$INSERT INTO o VALUES (9, 9, false, 'X')$$),
 	('an expression that stays', false, $$UPDATE o SET name = 'a' WHERE id = 1$$, $$INSERT INTO o VALUES (9, 9, false, 'c')$$),
 	('exclusion', true, $$INSERT INTO e VALUES (8, '[10,20)')$$, $$INSERT INTO e VALUES (9, '[15,25)')$$),

@@ -93,4 +93,107 @@ SELECT mip.writeset_compact(:'w3', :'w2', :'w3', :'w4') AS w \gset
 TABLE two ORDER BY id;
 DROP TABLE two, was, gaining, gained;
 
+-- Unique indexes that have a column twice, or others beside the key's; nulls that are equal
+CREATE TABLE doubled (a int NOT NULL, b int NOT NULL, v text) USING mip;
+CREATE UNIQUE INDEX doubled_aa ON doubled (a, a);
+ALTER TABLE doubled REPLICA IDENTITY USING INDEX doubled_aa;
+INSERT INTO doubled VALUES (1, 1, 'one'), (2, 2, 'two'), (3, 3, 'three');
+:capture
+UPDATE doubled SET v = 'one!' WHERE a = 1;
+UPDATE doubled SET a = 20 WHERE a = 2;
+DELETE FROM doubled WHERE a = 3;
+:take
+ROLLBACK;
+SELECT op, identity, row FROM mip.writeset_changes(:'w');
+BEGIN;
+:apply
+TABLE doubled ORDER BY a;
+ROLLBACK;
+DROP INDEX doubled_aa;
+CREATE UNIQUE INDEX doubled_a ON doubled (a) INCLUDE (b, v);
+BEGIN;
+:apply
+TABLE doubled ORDER BY a;
+ROLLBACK;
+-- As many columns as the key has, but not those: it does not find the row that is meant.
+DROP INDEX doubled_a;
+CREATE UNIQUE INDEX doubled_ab ON doubled (a, b);
+ALTER TABLE doubled REPLICA IDENTITY USING INDEX doubled_ab;
+:capture
+UPDATE doubled SET v = 'not mine' WHERE a = 1;
+:take
+ROLLBACK;
+DROP INDEX doubled_ab;
+CREATE UNIQUE INDEX doubled_aa ON doubled (a, a);
+UPDATE doubled SET b = 5 WHERE a = 1;
+:apply
+:code
+TABLE doubled ORDER BY a;
+CREATE UNIQUE INDEX doubled_aba ON doubled (a, b, a);
+:apply
+:code
+UPDATE doubled SET b = 1 WHERE a = 1;
+:apply
+TABLE doubled ORDER BY a;
+-- by two operator classes
+CREATE TABLE spelled (k text NOT NULL, v int) USING mip;
+CREATE UNIQUE INDEX spelled_k ON spelled (k, k text_pattern_ops);
+ALTER TABLE spelled REPLICA IDENTITY USING INDEX spelled_k;
+INSERT INTO spelled VALUES ('a', 1), ('A', 2), ('b', 3);
+:capture
+UPDATE spelled SET v = 20 WHERE k = 'A';
+DELETE FROM spelled WHERE k = 'a';
+UPDATE spelled SET k = 'B' WHERE k = 'b';
+UPDATE spelled SET k = 'a' WHERE k = 'B';
+:take
+SELECT mip.writeset_compact(:'w') AS w2 \gset
+ROLLBACK;
+BEGIN;
+:apply
+TABLE spelled ORDER BY k COLLATE "C";
+ROLLBACK;
+SELECT mip.writeset_apply(:'w2');
+TABLE spelled ORDER BY k COLLATE "C";
+-- Which constraints are looked at, in the end
+CREATE TABLE indexed (id int PRIMARY KEY, a int, b int, c int, d text) USING mip;
+CREATE UNIQUE INDEX indexed_aa ON indexed (a, a) INCLUDE (c);
+CREATE UNIQUE INDEX indexed_b ON indexed (b) NULLS NOT DISTINCT WHERE c IS NULL;
+CREATE UNIQUE INDEX indexed_d ON indexed (lower(d)) INCLUDE (a);
+INSERT INTO indexed VALUES (1, 1, 1, 1, 'x'), (2, 2, 2, NULL, 'y');
+CREATE PROCEDURE same(sql text) LANGUAGE plpgsql AS $$
+DECLARE
+	w bytea;
+	states text[] := '{}';
+	sqls text[];
+BEGIN
+	-- what others have made before
+	SET LOCAL mip.capture_writeset = on;
+	EXECUTE sql;
+	w := mip.writeset();
+	ROLLBACK;
+	INSERT INTO indexed VALUES (8, 8, NULL, NULL, 'Q');
+	FOREACH sql IN ARRAY ARRAY[sql, format('SELECT mip.writeset_apply(%L)', w)] LOOP
+		BEGIN
+			EXECUTE sql;
+			RAISE SQLSTATE 'UNDO0';
+		EXCEPTION WHEN OTHERS THEN
+			states := states || concat_ws(' ', SQLSTATE, SQLERRM);
+		END;
+	END LOOP;
+	ROLLBACK;
+	RAISE INFO '%', CASE WHEN states[1] = states[2] THEN states[1] ELSE 'DIFFERENT ' || states::text END;
+END $$;
+CALL same('INSERT INTO indexed VALUES (9, 8, 9, 9, ''z'')');
+CALL same('INSERT INTO indexed VALUES (9, NULL, 9, 9, ''z'')');
+CALL same('INSERT INTO indexed VALUES (9, 9, NULL, NULL, ''z'')');
+CALL same('INSERT INTO indexed VALUES (9, 9, NULL, 9, ''z'')');
+CALL same('INSERT INTO indexed VALUES (9, 9, 9, 9, ''q'')');
+CALL same('INSERT INTO indexed VALUES (9, 9, 9, 9, NULL)');
+CALL same('UPDATE indexed SET b = NULL WHERE id = 1');
+CALL same('UPDATE indexed SET b = NULL, c = NULL WHERE id = 1');
+CALL same('UPDATE indexed SET c = 8, a = 8 WHERE id = 2');
+CALL same('UPDATE indexed SET d = upper(''q'') WHERE id = 2');
+CALL same('UPDATE indexed SET d = upper(d)');
+
+SET client_min_messages = warning;
 DROP SCHEMA wr CASCADE;
