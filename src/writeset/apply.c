@@ -219,6 +219,8 @@ begin(MipApply *apply, const MipwSet *set, void (*check_table) (Relation rel))
 	apply->check_table = check_table;
 	apply->estate = CreateExecutorState();
 	before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
+	apply->scratch = AllocSetContextCreate(CurrentMemoryContext, "row of a writeset",
+										   ALLOCSET_SMALL_SIZES);
 	apply->targets = palloc0(Max(set->nrelations, 1) * sizeof(MipTarget *));
 	mip_init_epq(&apply->epq, apply->estate);
 	MemoryContextSwitchTo(before);

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "parser/parse_coerce.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
@@ -128,9 +129,13 @@ mip_column_same(MipColumn *column, Datum a, Datum b)
 }
 
 uint32
-mip_column_hash(const MipColumn *column, Datum value)
+mip_column_hash(MipColumn *column, Datum value)
 {
-	const MipwCodec *codec = &column->codec;
+	MipwCodec  *codec = &column->codec;
+	char	   *text;
 
-	return is_exact(codec) ? datum_image_hash(value, codec->typbyval, codec->typlen) : 0;
+	if (is_exact(codec))
+		return datum_image_hash(value, codec->typbyval, codec->typlen);
+	text = OutputFunctionCall(&codec->output, value);
+	return hash_bytes((const unsigned char *) text, strlen(text));
 }

@@ -41,11 +41,11 @@ extern void mip_column_check_domain(MipColumn *column, Datum value, bool isnull)
 
 /*
  * Are the values the same, and not only equal? To be called under fixed settings if the
- * column needs them.
+ * column needs them, in a memory context that is reset often.
  */
 extern bool mip_column_same(MipColumn *column, Datum a, Datum b);
 
-/* 0 for types that may store the same value in more than one way */
-extern uint32 mip_column_hash(const MipColumn *column, Datum value);
+/* Of the same values the same; to be called likewise */
+extern uint32 mip_column_hash(MipColumn *column, Datum value);
 
 #endif							/* MIP_APPLY_COLUMN_H */

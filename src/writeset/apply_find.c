@@ -10,7 +10,12 @@
  *
  * Where keys are swapped two rows have the same one for a while. Meant is the one that
  * this writeset has not changed: what it changes twice it tells in order, or, compacted,
- * once.
+ * once. Of rows that are the same in all columns any one is meant.
+ *
+ * Without an index that leads to a row all rows are read, once: where those are that the
+ * writeset will ask for is kept in a map, with their number as its limit, not the table's.
+ * It is no more than a help: what is not in it is found by reading. An index by which too
+ * many others are met is given up for it.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,6 +25,7 @@
 #include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -30,26 +36,8 @@
 /* So many rows that have to be found make it worth while to read all others once. */
 #define MAP_FROM	4
 
-typedef struct MapEntry
-{
-	uint32		hash;
-	uint32		next;			/* in its bucket, plus one */
-	ItemPointerData tid;
-} MapEntry;
-
-/*
- * Where rows of a table are that has no index to find them by. No more than a help: what
- * is not in it is found by reading all rows.
- */
-struct MipRowMap
-{
-	bool		given_up;		/* there are too many */
-	uint32		nbuckets;		/* a power of two */
-	uint32	   *buckets;		/* first entries, plus one */
-	uint32		count;
-	uint32		room;
-	MapEntry   *entries;
-};
+/* About how many rows are read in the time in which an index leads to one? */
+#define ROWS_AS_ONE	10
 
 void
 mip_apply_look_again(MipApply *apply)
@@ -78,13 +66,10 @@ changed_here(const MipApply *apply, TupleTableSlot *slot)
 }
 
 static bool
-is_wanted(MipTarget *target, TupleTableSlot *slot)
+is_same(MipTarget *target, TupleTableSlot *slot)
 {
 	const MipwRelation *source = target->source;
 
-	if (!source->whole)
-		return true;			/* has been found by its key */
-	slot_getallattrs(slot);
 	for (int i = 0; i < source->nidentity; i++)
 	{
 		MipColumn  *column = &target->columns[source->identity[i]];
@@ -97,6 +82,22 @@ is_wanted(MipTarget *target, TupleTableSlot *slot)
 			return false;
 	}
 	return true;
+}
+
+static bool
+is_wanted(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
+{
+	MemoryContext before;
+	bool		result;
+
+	if (!target->source->whole)
+		return true;			/* has been found by its key */
+	slot_getallattrs(slot);
+	before = MemoryContextSwitchTo(apply->scratch);
+	result = is_same(target, slot);
+	MemoryContextSwitchTo(before);
+	MemoryContextReset(apply->scratch);
+	return result;
 }
 
 /* What was found becomes the second choice. */
@@ -122,9 +123,12 @@ find(MipApply *apply, MipTarget *target, bool (*next) (MipTarget *target, void *
 	while (next(target, state))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!is_wanted(target, target->found))
+		if (!is_wanted(apply, target, target->found))
+		{
+			target->wasted++;
 			continue;
-		if (!changed_here(apply, target->found))
+		}
+		if (target->source->whole || !changed_here(apply, target->found))
 			return true;
 		keep_other(target);
 		other = true;
@@ -169,154 +173,6 @@ find_by_index(MipApply *apply, MipTarget *target)
 	return find(apply, target, next_of_index, apply->estate->es_query_cxt);
 }
 
-/* ---- by a map ---- */
-
-static uint32
-row_hash(const MipTarget *target, TupleTableSlot *slot)
-{
-	const MipwRelation *source = target->source;
-	uint32		hash = 0;
-
-	slot_getallattrs(slot);
-	for (int i = 0; i < source->nidentity; i++)
-	{
-		const MipColumn *column = &target->columns[source->identity[i]];
-		int			attr = column->attno - 1;
-
-		hash = pg_rotate_left32(hash, 1);
-		if (!slot->tts_isnull[attr])
-			hash ^= mip_column_hash(column, slot->tts_values[attr]);
-	}
-	return murmurhash32(hash);
-}
-
-static void
-map_grow(MipRowMap *map)
-{
-	map->room *= 2;
-	map->entries = repalloc_huge(map->entries, mul_size(map->room, sizeof(MapEntry)));
-	map->nbuckets *= 2;
-	map->buckets = repalloc_huge(map->buckets, mul_size(map->nbuckets, sizeof(uint32)));
-	memset(map->buckets, 0, map->nbuckets * sizeof(uint32));
-	for (uint32 i = 0; i < map->count; i++)
-	{
-		uint32	   *bucket = &map->buckets[map->entries[i].hash & (map->nbuckets - 1)];
-
-		map->entries[i].next = *bucket;
-		*bucket = i + 1;
-	}
-}
-
-static void
-map_give_up(MipRowMap *map)
-{
-	pfree(map->entries);
-	pfree(map->buckets);
-	map->given_up = true;
-}
-
-static void
-map_add(MipTarget *target, TupleTableSlot *slot)
-{
-	MipRowMap  *map = target->map;
-	MapEntry   *entry;
-	uint32	   *bucket;
-
-	if (map == NULL || map->given_up)
-		return;
-	if (map->count == map->room)
-	{
-		if (map->room > get_hash_memory_limit() / sizeof(MapEntry) / 2)
-		{
-			map_give_up(map);
-			return;
-		}
-		map_grow(map);
-	}
-	entry = &map->entries[map->count++];
-	entry->hash = row_hash(target, slot);
-	entry->tid = slot->tts_tid;
-	bucket = &map->buckets[entry->hash & (map->nbuckets - 1)];
-	entry->next = *bucket;
-	*bucket = map->count;
-}
-
-void
-mip_apply_remember(MipTarget *target, TupleTableSlot *slot)
-{
-	map_add(target, slot);
-	for (MipTarget *twin = target->twin; twin != target; twin = twin->twin)
-		map_add(twin, slot);
-}
-
-static MipRowMap *
-map_create(MemoryContext memory)
-{
-	MemoryContext before = MemoryContextSwitchTo(memory);
-	MipRowMap  *map = palloc0(sizeof(MipRowMap));
-
-	map->nbuckets = map->room = 1024;
-	map->buckets = palloc0(map->nbuckets * sizeof(uint32));
-	map->entries = palloc(map->room * sizeof(MapEntry));
-	MemoryContextSwitchTo(before);
-	return map;
-}
-
-/* Reads all rows. */
-static void
-fill_map(MipApply *apply, MipTarget *target)
-{
-	TableScanDesc scan = table_beginscan(target->rel, apply->snapshot, 0, NULL);
-
-	target->map = map_create(apply->estate->es_query_cxt);
-	while (!target->map->given_up &&
-		   table_scan_getnextslot(scan, ForwardScanDirection, target->found))
-	{
-		CHECK_FOR_INTERRUPTS();
-		map_add(target, target->found);
-	}
-	table_endscan(scan);
-}
-
-typedef struct MapSearch
-{
-	const MipApply *apply;
-	uint32		hash;
-	uint32		next;
-} MapSearch;
-
-static bool
-next_of_map(MipTarget *target, void *state)
-{
-	MapSearch  *search = state;
-
-	while (search->next > 0)
-	{
-		MapEntry   *entry = &target->map->entries[search->next - 1];
-
-		search->next = entry->next;
-		if (entry->hash == search->hash &&
-			table_tuple_fetch_row_version(target->rel, &entry->tid, search->apply->snapshot,
-										  target->found))
-			return true;
-	}
-	return false;
-}
-
-static bool
-find_by_map(MipApply *apply, MipTarget *target)
-{
-	MapSearch	search = {.apply = apply};
-
-	if (target->map == NULL)
-		fill_map(apply, target);
-	if (target->map->given_up)
-		return false;
-	search.hash = row_hash(target, target->wanted);
-	search.next = target->map->buckets[search.hash & (target->map->nbuckets - 1)];
-	return find(apply, target, next_of_map, &search);
-}
-
 /* ---- by reading all rows ---- */
 
 static bool
@@ -336,6 +192,188 @@ find_by_reading(MipApply *apply, MipTarget *target)
 	return found;
 }
 
+/* ---- by a map ---- */
+
+static uint32
+row_hash(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
+{
+	const MipwRelation *source = target->source;
+	MemoryContext before = MemoryContextSwitchTo(apply->scratch);
+	uint32		hash = 0;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < source->nidentity; i++)
+	{
+		MipColumn  *column = &target->columns[source->identity[i]];
+		int			attr = column->attno - 1;
+
+		hash = pg_rotate_left32(hash, 1);
+		if (!slot->tts_isnull[attr])
+			hash ^= mip_column_hash(column, slot->tts_values[attr]);
+	}
+	MemoryContextSwitchTo(before);
+	MemoryContextReset(apply->scratch);
+	return murmurhash32(hash);
+}
+
+void
+mip_apply_remember(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
+{
+	MipTarget  *twin = target;
+
+	do
+	{
+		if (twin->map)
+		{
+			mip_target_fix_settings(apply, twin);
+			mip_rows_put(twin->map, row_hash(apply, twin, slot), &slot->tts_tid);
+		}
+		twin = twin->twin;
+	} while (twin != target);
+}
+
+/* The row that a change is about, which need not be one that could be made now */
+void
+mip_apply_want(const MipApply *apply, MipTarget *target, const MipwChange *change)
+{
+	TupleTableSlot *slot = ExecClearTuple(target->wanted);
+	const MipwRelation *source = target->source;
+
+	mipw_identity(change, target->values);
+	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts);
+	for (int i = 0; i < source->nidentity; i++)
+	{
+		MipColumn  *column = &target->columns[source->identity[i]];
+		const MipwValue *value = &target->values[i];
+
+		if (column->attno == 0 || value->null)
+			continue;
+		slot->tts_isnull[column->attno - 1] = false;
+		slot->tts_values[column->attno - 1] = mip_value_decode(&column->codec, apply->set, value);
+	}
+	ExecStoreVirtualTuple(slot);
+}
+
+/* Rows that the writeset will ask for. What target->wanted has does not last. */
+static void
+expect_rows(MipApply *apply, MipTarget *target)
+{
+	MipwCursor	cursor = mipw_changes(apply->set);
+	MemoryContext memory = AllocSetContextCreate(CurrentMemoryContext, "row to be found",
+												 ALLOCSET_DEFAULT_SIZES);
+	MipwChange	change;
+
+	while (mipw_next(&cursor, &change))
+	{
+		MemoryContext before;
+
+		CHECK_FOR_INTERRUPTS();
+		if (change.number < apply->number || change.relation != target->source ||
+			(change.op != 'U' && change.op != 'D'))
+			continue;
+		before = MemoryContextSwitchTo(memory);
+		mip_apply_want(apply, target, &change);
+		mip_rows_expect(target->map, row_hash(apply, target, target->wanted));
+		MemoryContextSwitchTo(before);
+		MemoryContextReset(memory);
+	}
+	MemoryContextDelete(memory);
+}
+
+/* Reads all rows that the snapshot shows. */
+static void
+fill_map(MipApply *apply, MipTarget *target)
+{
+	TableScanDesc scan = table_beginscan(target->rel, apply->snapshot, 0, NULL);
+
+	while (!mip_rows_is_full(target->map) &&
+		   table_scan_getnextslot(scan, ForwardScanDirection, target->found))
+	{
+		CHECK_FOR_INTERRUPTS();
+		mip_rows_put(target->map, row_hash(apply, target, target->found),
+					&target->found->tts_tid);
+	}
+	ExecClearTuple(target->found);
+	table_endscan(scan);
+}
+
+/* It is made at the first change that needs it. */
+static void
+make_map(MipApply *apply, MipTarget *target)
+{
+	MipwValue  *values = target->values;
+	TupleTableSlot *wanted = target->wanted;
+
+	target->values = palloc(target->source->ncolumns * sizeof(MipwValue));
+	target->wanted = MakeSingleTupleTableSlot(RelationGetDescr(target->rel), &TTSOpsVirtual);
+	target->map = mip_rows_create(target->map_memory);
+	expect_rows(apply, target);
+	ExecDropSingleTupleTableSlot(target->wanted);
+	target->wanted = wanted;
+	target->values = values;
+	fill_map(apply, target);
+}
+
+/*
+ * What is found is taken out: it is going to be changed. Should a trigger keep it from
+ * that, it is found by reading.
+ */
+static bool
+search_map(MipApply *apply, MipTarget *target)
+{
+	MipMapSearch search = {.hash = row_hash(apply, target, target->wanted)};
+	ItemPointerData tid;
+
+	while (mip_rows_next(target->map, &search, &tid))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!table_tuple_fetch_row_version(target->rel, &tid, apply->snapshot, target->found) ||
+			!is_wanted(apply, target, target->found))
+			continue;
+		mip_rows_take(target->map, &search);
+		return true;
+	}
+	return false;
+}
+
+static bool
+find_by_map(MipApply *apply, MipTarget *target, bool again)
+{
+	if (target->map == NULL)
+		make_map(apply, target);
+	if (search_map(apply, target))
+		return true;
+	/* one that this command has made will be seen by the next */
+	if (!again)
+		return false;
+	mip_rows_clear(target->map);
+	fill_map(apply, target);
+	return search_map(apply, target) ||
+		(mip_rows_is_full(target->map) && find_by_reading(apply, target));
+}
+
+/* ---- by whatever is best ---- */
+
+/*
+ * Has an index that is not of one row each cost more by now than it takes to read all
+ * rows? Then it would go on like that.
+ */
+static void
+judge_index(MipApply *apply, MipTarget *target)
+{
+	Size		rows;
+
+	if (!target->source->whole || target->index->rd_index->indisunique ||
+		target->wasted < 1000)
+		return;
+	rows = (Size) RelationGetNumberOfBlocks(target->rel) * MaxHeapTuplesPerPage;
+	if (target->wasted < rows / ROWS_AS_ONE)
+		return;
+	index_endscan(target->scan);
+	target->scan = NULL;
+	target->index = NULL;
+}
+
 /* What triggers execute, and what constraints do, takes commands of its own. */
 static void
 catch_up(MipApply *apply)
@@ -345,12 +383,22 @@ catch_up(MipApply *apply)
 }
 
 bool
-mip_apply_find(MipApply *apply, MipTarget *target)
+mip_apply_find(MipApply *apply, MipTarget *target, bool again)
 {
 	catch_up(apply);
 	if (target->index)
-		return find_by_index(apply, target);
-	if (apply->set->updated + apply->set->deleted >= MAP_FROM && find_by_map(apply, target))
-		return true;
+	{
+		bool		found;
+
+		/* it has led to those that have been changed before, too */
+		if (again)
+			target->wasted += target->changed;
+		found = find_by_index(apply, target);
+		target->changed += found;
+		judge_index(apply, target);
+		return found;
+	}
+	if (apply->set->updated + apply->set->deleted >= MAP_FROM)
+		return find_by_map(apply, target, again);
 	return find_by_reading(apply, target);
 }

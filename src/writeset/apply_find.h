@@ -10,11 +10,15 @@
 
 #include "writeset/apply_target.h"
 
+/* The identity that the change gives, into target->wanted. Uses target->values. */
+extern void mip_apply_want(const MipApply *apply, MipTarget *target, const MipwChange *change);
+
 /*
- * Puts the row whose identity is in target->wanted into target->found. False: there is
- * none that the snapshot shows.
+ * Puts the row whose identity is in target->wanted into target->found. False: none that
+ * the snapshot shows has been found; it is thoroughly looked for only if `again`, with a
+ * snapshot that shows what this writeset has changed.
  */
-extern bool mip_apply_find(MipApply *apply, MipTarget *target);
+extern bool mip_apply_find(MipApply *apply, MipTarget *target, bool again);
 
 /*
  * The snapshot is to show what has been changed meanwhile, by this transaction and, at
@@ -22,7 +26,7 @@ extern bool mip_apply_find(MipApply *apply, MipTarget *target);
  */
 extern void mip_apply_look_again(MipApply *apply);
 
-/* A row that this writeset has made, so that it may be found. */
-extern void mip_apply_remember(MipTarget *target, TupleTableSlot *slot);
+/* A row that this writeset has made, so that it may be found. May fix settings. */
+extern void mip_apply_remember(MipApply *apply, MipTarget *target, TupleTableSlot *slot);
 
 #endif							/* MIP_APPLY_FIND_H */

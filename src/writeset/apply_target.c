@@ -476,6 +476,7 @@ mip_target_close_indexes(MipTarget *target)
 		index_endscan(target->scan);
 	target->scan = NULL;
 	target->map = NULL;
+	MemoryContextReset(target->map_memory);
 	if (target->indexed)
 		ExecCloseIndices(target->info);
 	target->indexed = false;
@@ -546,6 +547,8 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	target->row = table_slot_create(target->rel, NULL);
 	target->batch_memory = AllocSetContextCreate(CurrentMemoryContext, "rows of a writeset",
 												 ALLOCSET_DEFAULT_SIZES);
+	target->map_memory = AllocSetContextCreate(CurrentMemoryContext, "where rows are",
+											   ALLOCSET_DEFAULT_SIZES);
 	return target;
 }
 

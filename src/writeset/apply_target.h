@@ -17,10 +17,8 @@
 #include "utils/rel.h"
 
 #include "writeset/apply_column.h"
+#include "writeset/apply_map.h"
 #include "writeset/format.h"
-
-/* Rows by hashes of their values: apply_find.c */
-typedef struct MipRowMap MipRowMap;
 
 /* A table, from the first change of it on. */
 typedef struct MipTarget
@@ -49,7 +47,10 @@ typedef struct MipTarget
 	int			nkeys;
 	ScanKeyData keys[INDEX_MAX_KEYS];
 	IndexScanDesc scan;
-	MipRowMap  *map;
+	uint64		changed;		/* rows that have been found by the index */
+	uint64		wasted;			/* rows that it has led to in vain */
+	MipRowMap  *map;			/* in map_memory, with nothing else */
+	MemoryContext map_memory;
 	TupleTableSlot *wanted;		/* the identity of a row that is looked for */
 	TupleTableSlot *found;
 	TupleTableSlot *other;		/* a second one like it */
@@ -84,6 +85,7 @@ typedef struct MipApply
 	CommandId	first;			/* what this writeset has changed is of this
 								 * command or of later ones */
 	uint64		number;			/* of the change that is being made */
+	MemoryContext scratch;		/* reset with each row that is looked at */
 	int			settings;		/* mip_values_begin(); 0: they are the
 								 * session's */
 	MipTarget **targets;		/* by the writeset's number of the relation */

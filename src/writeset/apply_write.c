@@ -38,35 +38,17 @@
 
 /* ---- values ---- */
 
-/* `fit`: as the column takes it, else as it is */
 static void
-put_value(const MipApply *apply, MipTarget *target, int column, const MipwValue *value,
-		  TupleTableSlot *slot, bool fit)
+put_value(const MipApply *apply, MipTarget *target, int column, TupleTableSlot *slot)
 {
 	MipColumn  *mine = &target->columns[column];
-	Datum		datum = 0;
+	const MipwValue *value = &target->values[column];
 
 	if (mine->attno == 0)
 		return;
-	if (!value->null)
-		datum = fit ? mip_column_value(mine, apply->set, value) :
-			mip_value_decode(&mine->codec, apply->set, value);
 	slot->tts_isnull[mine->attno - 1] = value->null;
-	slot->tts_values[mine->attno - 1] = datum;
-}
-
-/* The row that a change is about, which need not be one that could be made now */
-static void
-set_wanted(const MipApply *apply, MipTarget *target, const MipwChange *change)
-{
-	TupleTableSlot *slot = ExecClearTuple(target->wanted);
-	const MipwRelation *source = target->source;
-
-	mipw_identity(change, target->values);
-	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts);
-	for (int i = 0; i < source->nidentity; i++)
-		put_value(apply, target, source->identity[i], &target->values[i], slot, false);
-	ExecStoreVirtualTuple(slot);
+	slot->tts_values[mine->attno - 1] = value->null ? (Datum) 0 :
+		mip_column_value(mine, apply->set, value);
 }
 
 /* A row to be inserted */
@@ -76,7 +58,7 @@ set_row(const MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 	ExecClearTuple(slot);
 	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts);
 	for (int i = 0; i < target->source->ncolumns; i++)
-		put_value(apply, target, i, &target->values[i], slot, true);
+		put_value(apply, target, i, slot);
 	ExecStoreVirtualTuple(slot);
 	slot->tts_tableOid = RelationGetRelid(target->rel);
 }
@@ -96,7 +78,7 @@ set_version(const MipApply *apply, MipTarget *target)
 	memcpy(slot->tts_isnull, target->found->tts_isnull, natts * sizeof(bool));
 	for (int i = 0; i < target->source->ncolumns; i++)
 		if (target->values[i].there)
-			put_value(apply, target, i, &target->values[i], slot, true);
+			put_value(apply, target, i, slot);
 	ExecStoreVirtualTuple(slot);
 	slot->tts_tableOid = RelationGetRelid(target->rel);
 }
@@ -139,8 +121,8 @@ static void
 inserted(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 {
 	mip_apply_enter_indexes(apply, target, slot, false, false);
-	mip_apply_remember(target, slot);
 	ExecARInsertTriggers(apply->estate, target->info, slot, NIL, NULL);
+	mip_apply_remember(apply, target, slot);
 }
 
 /* The trigger may look at what has been inserted before. */
@@ -249,6 +231,7 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 	{
 		ResetPerTupleExprContext(apply->estate);
 		apply->number = target->numbers[i];
+		mip_target_own_settings(apply, target);
 		inserted(apply, target, target->batch[i]);
 		ExecClearTuple(target->batch[i]);
 	}
@@ -338,9 +321,9 @@ update_found(MipApply *apply, MipTarget *target)
 	if (MIP_UPDATES_INDEXES(indexes))
 		mip_apply_enter_indexes(apply, target, target->row, true,
 								MIP_UPDATES_SUMMARIES_ONLY(indexes));
-	mip_apply_remember(target, target->row);
 	ExecARUpdateTriggers(apply->estate, target->info, NULL, NULL, &tid, NULL, target->row, NIL,
 						 NULL, false);
+	mip_apply_remember(apply, target, target->row);
 	return TM_Ok;
 }
 
@@ -395,7 +378,7 @@ change_row(MipApply *apply, MipTarget *target, TM_Result (*change) (MipApply *, 
 		bool		found;
 
 		mip_target_fix_settings(apply, target);
-		found = mip_apply_find(apply, target);
+		found = mip_apply_find(apply, target, again);
 		if (found)
 		{
 			TM_Result	result = change(apply, target);
@@ -417,7 +400,7 @@ mip_apply_update(MipApply *apply, MipTarget *target, const MipwChange *change)
 	mip_apply_flush(apply, target);
 	mip_target_open_indexes(apply, target);
 	mip_target_fix_settings(apply, target);
-	set_wanted(apply, target, change);
+	mip_apply_want(apply, target, change);
 	mipw_row(change, target->values);
 	note_updated(apply, target);
 	return change_row(apply, target, update_found);
@@ -429,6 +412,6 @@ mip_apply_delete(MipApply *apply, MipTarget *target, const MipwChange *change)
 	mip_apply_flush(apply, target);
 	mip_target_open_indexes(apply, target);
 	mip_target_fix_settings(apply, target);
-	set_wanted(apply, target, change);
+	mip_apply_want(apply, target, change);
 	return change_row(apply, target, delete_found);
 }

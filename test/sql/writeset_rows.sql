@@ -195,5 +195,57 @@ CALL same('UPDATE indexed SET c = 8, a = 8 WHERE id = 2');
 CALL same('UPDATE indexed SET d = upper(''q'') WHERE id = 2');
 CALL same('UPDATE indexed SET d = upper(d)');
 
+-- Many rows of tables without a key: each is found at once, by whatever there is, also where
+-- there is little memory for that. (What took the square of their number would not end in time.)
+SET statement_timeout = '120s';
+CREATE TABLE many (a int, n numeric, j jsonb, r daterange) USING mip;
+CREATE PROCEDURE many(what text, fill text, change text) LANGUAGE plpgsql AS $$
+DECLARE
+	w bytea;
+	changes bigint;
+	differ bigint;
+BEGIN
+	SET LOCAL client_min_messages = warning;
+	DROP TABLE IF EXISTS made, is_there;
+	TRUNCATE wr.many;
+	EXECUTE fill;
+	COMMIT;
+	SET LOCAL mip.capture_writeset = on;
+	EXECUTE change;
+	w := mip.writeset();
+	CREATE TEMP TABLE made AS SELECT many::text AS t, count(*) FROM wr.many GROUP BY 1;
+	COMMIT;
+	TRUNCATE wr.many;
+	EXECUTE fill;
+	COMMIT;
+	SET LOCAL DateStyle = 'German';
+	changes := mip.writeset_apply(w);
+	COMMIT;
+	CREATE TEMP TABLE is_there AS SELECT many::text AS t, count(*) FROM wr.many GROUP BY 1;
+	SELECT count(*) INTO differ FROM (
+		(TABLE made EXCEPT TABLE is_there) UNION ALL (TABLE is_there EXCEPT TABLE made)) x;
+	RAISE INFO '%: % changes, % rows differ', what, changes, differ;
+END $$;
+SET DateStyle = 'ISO';
+\set same 'INSERT INTO wr.many SELECT 1, 1.50, ''{"a": 1}'', ''[2026-01-02,2026-03-04)'' FROM generate_series(1, 20000)'
+\set distinct 'INSERT INTO wr.many SELECT i % 7, i + 0.10, to_jsonb(i), daterange(''2026-01-02'', ''2026-01-03''::date + i) FROM generate_series(1, 20000) i'
+CALL many('the same, deleted', :'same', 'DELETE FROM wr.many');
+CALL many('the same, updated', :'same', 'UPDATE wr.many SET a = 2');
+CALL many('the same, updated to themselves', :'same', 'UPDATE wr.many SET a = a');
+CALL many('the same, there and back', :'same', 'UPDATE wr.many SET a = 2; UPDATE wr.many SET a = 1; UPDATE wr.many SET a = 2');
+CALL many('distinct', :'distinct', 'UPDATE wr.many SET n = n + 1; DELETE FROM wr.many WHERE a = 1');
+CALL many('inserted and updated', :'distinct',
+	'INSERT INTO wr.many SELECT 100 FROM generate_series(1, 5000); UPDATE wr.many SET n = 1 WHERE a = 100');
+CREATE INDEX ON many (a);
+CALL many('the same, by an index', :'same', 'DELETE FROM wr.many');
+CALL many('by an index that leads to many', :'distinct', 'UPDATE wr.many SET r = ''empty'' WHERE a < 3');
+DROP INDEX many_a_idx;
+SET work_mem = '64kB';
+CALL many('the same, little memory', :'same', 'UPDATE wr.many SET a = 2; DELETE FROM wr.many WHERE ctid < ''(200,0)''');
+CALL many('distinct, little memory', :'distinct', 'UPDATE wr.many SET n = n + 1; DELETE FROM wr.many WHERE a = 1');
+RESET work_mem;
+RESET statement_timeout;
+RESET DateStyle;
+
 SET client_min_messages = warning;
 DROP SCHEMA wr CASCADE;
