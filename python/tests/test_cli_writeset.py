@@ -88,6 +88,12 @@ def test_diff(cli: Cli, shop: Shop, taken: bytes) -> None:
     assert document["differ"] == ["notes"]
     assert document["tables"]["nothing"] == {"store": None, "bank": None}
     shop.sql("bank", "UPDATE notes SET note = 'one' WHERE id = 1")
+    document = cli.json("writeset", "diff", "notes", "nothing", code=PROBLEMS)
+    assert document["differ"] == []
+    assert document["missing"] == ["nothing"], "what is nowhere is not the same everywhere"
+    said = cli("writeset", "diff", "nothing", code=PROBLEMS)
+    assert "no table nothing" in said.stderr
+    assert "same" not in said.stdout
     assert cli.json("writeset", "diff", "notes")["differ"] == [], "whatever the order"
     shop.sql("bank", "DROP TABLE notes")
     found = cli.json("writeset", "diff", code=PROBLEMS)

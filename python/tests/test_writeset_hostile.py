@@ -105,7 +105,7 @@ def to_varint(value: int) -> bytes:
 
 
 def joined(*writesets: bytes) -> bytes:
-    """Their changes one after the other, each with its own relations, without keys: as somebody may put them together."""
+    """Their changes, each with its own relations, without keys: as somebody may put them together."""
     counts, relations, changes, r, c = [0] * 4, 0, 0, b"", b""
     for w in writesets:
         keys, here, length_r, length_c = struct.unpack_from("<4I", w, 56)
@@ -225,8 +225,8 @@ def test_what_is_damaged_on_purpose(conn: psycopg.Connection[Any], writeset: byt
         # one of another encoding is one, but goes with no other one
         assert states <= {"00000", "22P03", "0A000"}, (states, w.hex())
         state = answer(conn, APPLY, w, writeset)
-        # of a writeset: rows, tables, columns or rights that are not there, lengths, keys and constraints; and a regclass
-        # may name what is not there
+        # of a writeset: rows, tables, columns or rights that are not there, lengths, keys and constraints; and a
+        # regclass may name what is not there
         told = {"00000", "22P03", "22001", "22026", "MP020", "MP021", "3F000"}
         assert state in told or state[:2] in {"23", "42"}, (state, w.hex())
         assert state == "22P03" or "00000" in states

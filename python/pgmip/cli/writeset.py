@@ -128,7 +128,7 @@ def diff(
     """Compare tables at all sites by their checksums: the same rows, whatever their order.
 
     Each site is read at a moment of its own: nobody should write meanwhile. Exit code 0 where all are the same, 1 where
-    they are not, 3 where a site cannot be asked.
+    they are not, or where there is no such table at any site, 3 where a site cannot be asked.
     """
 
     async def body(output: Output) -> ExitCode:
@@ -148,7 +148,11 @@ def diff(
         failures = {name: answer for name, answer in answers.items() if isinstance(answer, Failure)}
         sums = {name: answer for name, answer in answers.items() if not isinstance(answer, Failure)}
         differ = [name for name in names if len({checksums[name] for checksums in sums.values()}) > 1]
-        code = ExitCode.UNREACHABLE if failures else ExitCode.PROBLEMS if differ else ExitCode.OK
+        missing = [name for name in names if all(checksums[name] is None for checksums in sums.values())]
+        if not failures and not names:
+            raise CliError("there is nothing to compare", hint="no table has opted in at any of these sites: name some")
+        wrong = differ or (sums and missing)
+        code = ExitCode.UNREACHABLE if failures else ExitCode.PROBLEMS if wrong else ExitCode.OK
         if output.json:
             output.document(
                 {
@@ -157,15 +161,23 @@ def diff(
                     "errors": {name: failure.document() for name, failure in failures.items()},
                     "tables": {name: {where: checksums[name] for where, checksums in sums.items()} for name in names},
                     "differ": differ,
+                    "missing": missing if sums else [],
                 }
             )
             return code
         for name, failure in failures.items():
             output.error(f"{name}: {failure.message}", failure.hint)
+        if sums:
+            for name in missing:
+                output.error(f"there is no table {visible(name)} at any of these sites")
         rows: list[list[str | Text]] = [
             [
                 visible(name),
-                Text("differs", STYLES["error"]) if name in differ else Text("same", STYLES["ok"]),
+                Text("nowhere", STYLES["error"])
+                if name in missing
+                else Text("differs", STYLES["error"])
+                if name in differ
+                else Text("same", STYLES["ok"]),
                 *(checksums[name] or "no such table" for checksums in sums.values()),
             ]
             for name in names
