@@ -268,3 +268,39 @@ def test_one_table_as_two_relations(conn: psycopg.Connection[Any]) -> None:
             conn.execute(APPLY, {"w": w})
             assert conn.execute("SELECT id, v FROM two ORDER BY id").fetchall() == expected
     conn.execute("DROP TABLE two")
+
+
+def test_booleans(conn: psycopg.Connection[Any]) -> None:
+    """A byte that is neither 0 nor 1 would be neither true nor false where it gets into a table."""
+    conn.execute("CREATE TABLE flags (b bool, c smallint) USING mip")
+    conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
+    conn.execute("INSERT INTO flags VALUES (true, 77)")
+    row = conn.execute("SELECT mip.writeset()").fetchone()
+    conn.execute("ROLLBACK")
+    assert row
+    at = row[0].rindex(b"\x01\x4d\x00")
+    for byte in range(256):
+        data = bytearray(row[0])
+        data[at] = byte
+        expected = {"00000"} if byte < 2 else {"22P03"}
+        assert {answer(conn, sql, made_whole(data), row[0]) for sql in [*READERS, APPLY]} == expected, byte
+    conn.execute("DROP TABLE flags")
+
+
+def test_many_rows_around_truncate(conn: psycopg.Connection[Any]) -> None:
+    """So many are inserted at once that the page with room for the next ones is kept: it is gone with the others."""
+    conn.execute("CREATE TABLE emptied (id int PRIMARY KEY) USING mip")
+    taken = []
+    for sql in ("INSERT INTO emptied SELECT generate_series(1, 5000)", "TRUNCATE emptied"):
+        conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
+        conn.execute(sql)  # type: ignore[arg-type]
+        row = conn.execute("SELECT mip.writeset()").fetchone()
+        conn.execute("ROLLBACK")
+        assert row
+        taken.append(row[0])
+    insert, truncate = taken
+    conn.execute(APPLY, {"w": joined(insert, truncate, insert, truncate, insert)})
+    for scan in ("on", "off"):
+        conn.execute(f"SET enable_seqscan = {scan}")  # type: ignore[arg-type]
+        assert conn.execute("SELECT count(*), sum(id) FROM emptied WHERE id > 0").fetchall() == [(5000, 12502500)]
+    conn.execute("RESET enable_seqscan; DROP TABLE emptied")
