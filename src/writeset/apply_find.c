@@ -32,6 +32,9 @@
 #include "base/compat.h"
 #include "writeset/apply_column.h"
 #include "writeset/apply_find.h"
+#include "writeset/apply_map.h"
+#include "writeset/format.h"
+#include "writeset/values.h"
 
 /* So many rows that have to be found make it worth while to read all others once. */
 #define MAP_FROM	4

@@ -24,6 +24,7 @@
 #include "base/compat.h"
 #include "tableam/capture.h"
 #include "writeset/apply_check.h"
+#include "writeset/apply_column.h"
 #include "writeset/apply_find.h"
 #include "writeset/apply_write.h"
 #include "writeset/format.h"
