@@ -419,6 +419,7 @@ mip_empty_kept_links(void)
 	MemoryContext family = AllocSetContextCreate(CurrentMemoryContext, "pg_mip family",
 												 ALLOCSET_DEFAULT_SIZES);
 	MemoryContext caller = CurrentMemoryContext;
+
 	/* committed rows: so, of winners; see scan_index */
 	SysScanDesc scan = systable_beginscan_ordered(rel, index, SnapshotSelf, 0, NULL);
 	HeapTuple	row;

@@ -137,5 +137,6 @@ mip_column_hash(MipColumn *column, Datum value)
 	if (is_exact(codec))
 		return datum_image_hash(value, codec->typbyval, codec->typlen);
 	text = OutputFunctionCall(&codec->output, value);
+
 	return hash_bytes((const unsigned char *) text, strlen(text));
 }

@@ -294,7 +294,7 @@ fill_map(MipApply *apply, MipTarget *target)
 	{
 		CHECK_FOR_INTERRUPTS();
 		mip_rows_put(target->map, row_hash(apply, target, target->found),
-					&target->found->tts_tid);
+					 &target->found->tts_tid);
 	}
 	ExecClearTuple(target->found);
 	table_endscan(scan);
