@@ -61,6 +61,8 @@ typedef struct Extraction
 	HTAB	   *sources;		/* by relid */
 	bool		own;			/* of this transaction */
 	int64		position;		/* up to here */
+	int64		end;			/* what code of others adds meanwhile does not
+								 * count */
 	int64		last;			/* the number of the one before */
 } Extraction;
 
@@ -327,10 +329,11 @@ extract_places(Extraction *extraction)
 	MipPlace	places[READ_AT_A_TIME];
 	int			n;
 
-	while (extraction->position < mip_places_count(extraction->places))
+	while (extraction->position < extraction->end)
 	{
 		CHECK_FOR_INTERRUPTS();
-		n = mip_places_read(extraction->places, extraction->position, places, READ_AT_A_TIME);
+		n = mip_places_read(extraction->places, extraction->position, places,
+							Min(READ_AT_A_TIME, extraction->end - extraction->position));
 		for (int i = 0; i < n; i++)
 		{
 			if (!extract_place(extraction, &places[i]))
@@ -365,6 +368,7 @@ mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes)
 	MemoryContextSwitchTo(context);
 	extraction.sources = create_sources();
 	extraction.position = mip_places_above(places, after);
+	extraction.end = mip_places_count(places);
 	extraction.build = mip_build_begin(after, max_bytes);
 	if (mip_places_truncate(places))
 		note_truncations(&extraction, extraction.position);

@@ -272,6 +272,26 @@ SELECT check_conflict(what, expected, a, b) FROM (VALUES
 	('a row with a deferrable key', true, 'UPDATE f SET v = 3 WHERE id = 1', 'UPDATE f SET v = 3 WHERE id = 1')
 ) AS t (what, expected, a, b);
 
+-- Code of an index that changes rows while they are extracted does not make it endless.
+CREATE TABLE growing (id int, x int) USING mip;
+CREATE FUNCTION grow() RETURNS void LANGUAGE sql AS 'INSERT INTO wk.growing SELECT max(id) + 1, 0 FROM wk.growing';
+CREATE FUNCTION grows(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	IF current_setting('wk.extracts', true) = 'yes' THEN
+		PERFORM set_config('wk.extracts', 'grows', true);
+		PERFORM wk.grow();
+		PERFORM set_config('wk.extracts', 'yes', true);
+	END IF;
+	RETURN $1;
+END $$;
+CREATE UNIQUE INDEX ON growing (grows(id));
+BEGIN;
+INSERT INTO growing VALUES (1, NULL), (2, NULL);
+SET LOCAL wk.extracts = 'yes';
+SET LOCAL statement_timeout = '10s';
+SELECT changes, last FROM mip.writeset_info(mip.writeset());
+ROLLBACK;
+
 -- The code of a table's owner is not executed as whoever extracts (a cast), and leaves no settings behind (an index).
 CREATE TYPE letter AS ENUM ('a', 'b');
 CREATE FUNCTION letter_int(letter) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
