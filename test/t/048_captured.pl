@@ -103,6 +103,21 @@ SKIP:
 
 prepare_family('crashed', 2000);
 is_as_before($node, 'crashed', 'prepared');
+
+# Who wants a lock of the table waits until the family is decided: nobody stands behind
+# him to read a writeset, as who is to decide the family may want to.
+{
+	my $locker = $node->background_psql('postgres', on_error_stop => 0);
+	my $waits = "FROM pg_locks WHERE NOT granted AND relation = 'a'::regclass";
+	$locker->query_until(qr/asked/, "\\echo asked\nBEGIN; LOCK a IN ACCESS EXCLUSIVE MODE; COMMIT;\n");
+	ok(wait_until(sub { mip_sql($node, "SELECT count(*) $waits") == 1 }), 'somebody waits for the table');
+	my ($status, $out, $error) =
+	  $node->psql('postgres', "SET statement_timeout = '60s'; SELECT mip.writeset('crashed', 1)", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($error, qr/55P03: .*waits for a lock on table "a"/, 'the writeset is not read behind him');
+	mip_sql($node, "SELECT pg_cancel_backend(pid) $waits");
+	$locker->quit;
+	is_as_before($node, 'crashed', 'without him');
+}
 my $standby = standby_of($node, 'standby');
 power_cut($node);
 is_as_before($node, 'crashed', 'after a crash');
