@@ -99,10 +99,11 @@ def literal(value: str | None) -> str:
 
 
 class Table:
-    """A random one: `ddl` makes it."""
+    """A random one: `ddl` makes it. `virtual`: perhaps with a virtual generated column, which 18 has."""
 
-    def __init__(self, random: Random, number: int) -> None:
+    def __init__(self, random: Random, number: int, virtual: bool = False) -> None:
         self.random = random
+        self.virtual = virtual
         self.name = f"odd.{quoted(f'T {number}')}"
         names = random.sample(NAMES, random.randint(1, 7))
         self.columns = {name: random.choice(list(TYPES)) for name in names}
@@ -133,6 +134,8 @@ class Table:
         columns.append("n integer")
         if self.random.random() < 0.4:
             columns.append("twice integer GENERATED ALWAYS AS (n * 2) STORED")
+        if self.virtual and self.random.random() < 0.4:
+            columns.append("thrice integer GENERATED ALWAYS AS (n * 3) VIRTUAL")
         body = f"({', '.join(columns)}{key})"
         if self.kind == "partitioned":
             parts = "".join(

@@ -86,11 +86,11 @@ def take(conn: Conn, parts: list[bytes], after: int, max_bytes: int | None) -> i
 @pytest.mark.parametrize("seed", range(8))
 def test_differential(databases: list[str], seed: int) -> None:
     random = Random(seed)
-    tables = [Table(random, number) for number in range(4)]
     with (
         psycopg.connect(databases[0], autocommit=True) as here,
         psycopg.connect(databases[1], autocommit=True) as there,
     ):
+        tables = [Table(random, number, here.info.server_version >= 180000) for number in range(4)]
         for conn in (here, there):
             conn.execute(SETUP)
             for table in tables:

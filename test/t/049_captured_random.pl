@@ -17,6 +17,7 @@ srand($seed);
 diag("seed $seed");
 
 my $node = mip_node('random', 'mip.capture_writeset' => 'on');
+my $has_virtual = mip_sql($node, 'SHOW server_version_num') >= 180000;
 
 sub one_of { return $_[ rand @_ ] }
 sub chance { return rand() < shift }
@@ -147,6 +148,9 @@ sub random_table
 	push @definitions, 'gen text GENERATED ALWAYS AS (upper(coalesce(g, \'\'))) STORED', 'g text'
 	  if chance(0.3) and my $gen = 1;
 	push @columns, [ 'g', 'varchar(20)' ] if $gen;
+	push @definitions, 'virt int GENERATED ALWAYS AS (h * 2) VIRTUAL', 'h int'
+	  if $has_virtual && chance(0.3) and my $virtual = 1;
+	push @columns, [ 'h', 'int' ] if $virtual;
 	my $keys = join ', ', @key;
 	push @definitions, "PRIMARY KEY ($keys)" if $kind =~ /key|two|partitioned/;
 	push @definitions, "PRIMARY KEY ($keys) DEFERRABLE" if $kind eq 'deferrable';
