@@ -119,14 +119,14 @@ class Writesets(Bench):
     def _what(self) -> str:
         rounds = self.args.rounds
         return (
-            f"{date.today().isoformat()}, {machine()}. {rounds} interleaved rounds (growth: {min(3, rounds)}), after one "
-            f"that is not counted. `./run bench writesets` writes this page; it took {self.minutes:.0f} minutes."
+            f"{date.today().isoformat()}, {machine()}. {rounds} interleaved rounds, after one that is not counted "
+            f"(growth: {min(3, rounds)}). `./run bench writesets` writes this page; it took {self.minutes:.0f} minutes."
         )
 
     def tables(self) -> str:
         """Those that docs/performance.md has, as it has them."""
         targets = self._targets()
-        told = [f"{self._what()}", *([tell_targets(targets)] if targets else [])]
+        told = [self._what(), *([tell_targets(targets)] if targets else [])]
         for name, part in self.parts.items():
             if name in self.rows:
                 told += [part.text.partition("\n")[0].replace("## ", "### "), part.tell(self.rows[name])]
