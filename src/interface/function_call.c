@@ -5,7 +5,8 @@
  *
  * It is no statement, so no hook is run at its end, which would see what locks the
  * function keeps, or that a winner has come. Hence an instance calls nothing by it
- * but what libpq does, the functions of large objects.
+ * but what libpq does, the functions of large objects. And whoever is to be followed
+ * (across.c) is so from here on.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,6 +18,7 @@
 
 #include "base/mip.h"
 #include "family/current.h"
+#include "transam/across.h"
 #include "transam/statement.h"
 #include "interface/function_call.h"
 
@@ -46,12 +48,17 @@ is_for_large_objects(Oid function)
 	}
 }
 
+static bool
+is_between_statements(void)
+{
+	return mip_statement.depth == 0 && debug_query_string == NULL;
+}
+
 /* Triggers, too, may be run between statements. */
 static bool
 is_called_by_protocol(void)
 {
-	return mip_statement.depth == 0 && debug_query_string == NULL &&
-		mip_mine.ending == MIP_RUNNING && !mip_in_trigger();
+	return is_between_statements() && mip_mine.ending == MIP_RUNNING && !mip_in_trigger();
 }
 
 static void
@@ -59,6 +66,8 @@ mip_object_access(ObjectAccessType access, Oid class, Oid object, int sub, void 
 {
 	if (prev_object_access)
 		prev_object_access(access, class, object, sub, arg);
+	if (access == OAT_FUNCTION_EXECUTE && is_between_statements())
+		mip_across_follow();
 	if (access == OAT_FUNCTION_EXECUTE && mip_in_transaction() &&
 		is_called_by_protocol() && !is_for_large_objects(object))
 		ereport(ERROR,

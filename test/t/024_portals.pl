@@ -55,7 +55,7 @@ sub connect_to
 	$socket = IO::Socket::UNIX->new(
 		Peer => $node->host . '/.s.PGSQL.' . $node->port) or die $!;
 	$socket->autoflush(1);
-	my $user = mip_sql($node, 'SELECT current_user');
+	my $user = $_[0] // mip_sql($node, 'SELECT current_user');
 	my $body = pack('N', 196608) . "user\0$user\0database\0postgres\0\0";
 	print $socket pack('N', 4 + length $body), $body;
 	answer();
@@ -303,6 +303,22 @@ is(call('lowrite(int4, bytea)', 0, 'x'), 'VZT', '... and writes to it');
 is(call('lo_close(int4)', 0), 'VZT', '... and closes it');
 is(call('pg_backend_pid()'), 'E(MP006)ZE', 'anything else: refused');
 query('ROLLBACK');
+
+# Where mip.serializable is "everywhere", who only reads is followed all the same.
+mip_sql($node, q[CREATE TABLE seen (k int PRIMARY KEY, v int) USING mip; INSERT INTO seen VALUES (1, 0)]);
+mip_sql($node, 'CREATE ROLE reads SUPERUSER LOGIN; ALTER ROLE reads SET mip.serializable = everywhere');
+my $in_doubt = session($node, 'in doubt');
+$in_doubt->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+$in_doubt->sql("SELECT mip.begin('unseen', 1)");
+$in_doubt->sql('UPDATE seen SET v = 1');
+$in_doubt->sql("SELECT FROM mip.prepare('', '')");
+$in_doubt->quit;
+connect_to('reads');
+query('BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY');
+is(call('mip.relation_checksum(regclass)', 'seen'), 'VZT', 'a reader');
+mip_sql($node, "SELECT FROM mip.commit('unseen', 1)");
+is(call('mip.relation_checksum(regclass)', 'seen'), 'VZT', '... reads on');
+is(query('COMMIT'), 'E(40001)ZI', '... and has missed what had been prepared when it began');
 
 # ---- parameters ----
 
