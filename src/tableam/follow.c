@@ -3,8 +3,9 @@
  * follow.c
  *	  Serializable transactions of which PostgreSQL does not record all conflicts.
  *
- * It need not, to find two of them in a row at this site. Who goes by each one of them
- * has a transaction followed from its first statement on.
+ * It need not, to find two of them in a row at this site; or it should (releases 15 to
+ * 18). Who goes by each one of them has a transaction followed from its first statement
+ * on.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,11 +29,14 @@
  * Those who wrote when it took its snapshot may all have committed since. Then their
  * conflicts with readers are to go, as soon as somebody cleans up: not these any more.
  */
-static void
-follow_reader(SERIALIZABLEXACT *mine)
+void
+mip_follow_reader(void)
 {
+	SERIALIZABLEXACT *mine = ShareSerializableXact();
 	RWConflict	unsafe = NULL;
 
+	if (mine == NULL || mip_conflict_pool == NULL || !(mine->flags & SXACT_FLAG_READ_ONLY))
+		return;
 	LWLockAcquire(SerializableFinishedListLock, LW_EXCLUSIVE);	/* nobody cleans up */
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
 	while ((unsafe = MIP_LIST_NEXT(RWConflictData, inLink, &mine->possibleUnsafeConflicts, unsafe)) != NULL)
@@ -47,36 +51,22 @@ follow_reader(SERIALIZABLEXACT *mine)
 	LWLockRelease(SerializableFinishedListLock);
 }
 
-/*
- * Who has an XID before its snapshot, as by LOCK TABLE, is registered by nobody, so
- * readers would not know whose version it is that they do not see.
- */
-static void
-follow_early_writer(SERIALIZABLEXACT *mine)
+void
+mip_follow_early_writer(void)
 {
 	static TransactionId registered;
-	SERIALIZABLEXIDTAG tag = {.xid = mine->topXid};
+	SERIALIZABLEXACT *mine = ShareSerializableXact();
+	SERIALIZABLEXIDTAG tag;
 	bool		found;
 
-	if (TransactionIdEquals(registered, tag.xid))
+	if (mine == NULL || mip_conflict_pool == NULL || !TransactionIdIsValid(mine->topXid) ||
+		TransactionIdEquals(registered, mine->topXid))
 		return;
+	tag.xid = mine->topXid;
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
 	((SERIALIZABLEXID *) hash_search(mip_sxact_of_xid, &tag, HASH_ENTER, &found))->myXact = mine;
 	LWLockRelease(SerializableXactHashLock);
 	registered = tag.xid;
-}
-
-void
-mip_follow(void)
-{
-	SERIALIZABLEXACT *mine = ShareSerializableXact();
-
-	if (mine == NULL || mip_conflict_pool == NULL)
-		return;
-	if (mine->flags & SXACT_FLAG_READ_ONLY)
-		follow_reader(mine);
-	if (TransactionIdIsValid(mine->topXid))
-		follow_early_writer(mine);
 }
 
 /*

@@ -9,11 +9,18 @@
 #define MIP_FOLLOW_H
 
 /*
- * Before a statement of the transaction reads or writes: all of its conflicts are
- * recorded, and kept, also if it is READ ONLY, or has got an XID before its snapshot.
- * One that PostgreSQL does not follow at all stays so.
+ * Before a statement of the transaction reads or writes: if it has got its XID before its
+ * snapshot, as by LOCK TABLE, PostgreSQL does not find it by that. Readers would not know
+ * whose version it is that they do not see; and once it is prepared its end would leave
+ * it as it is, for ever.
  */
-extern void mip_follow(void);
+extern void mip_follow_early_writer(void);
+
+/*
+ * Before a statement of the transaction reads: all of its conflicts are recorded, and
+ * kept, also if it is READ ONLY. One that PostgreSQL does not follow at all stays so.
+ */
+extern void mip_follow_reader(void);
 
 /*
  * At the end of a transaction that may have finished others: that it has written is

@@ -450,14 +450,17 @@ check_not_followed(void)
 void
 mip_across_follow(void)
 {
-	if (serializable != EVERYWHERE || !IsolationIsSerializable() || IsParallelWorker() || !FirstSnapshotSet)
+	if (!IsolationIsSerializable() || IsParallelWorker() || !FirstSnapshotSet)
+		return;
+	mip_follow_early_writer();	/* at a single site, too */
+	if (serializable != EVERYWHERE)
 		return;
 	if (is_deferrable())
 		refuse_deferrable();
 	mip_stop_point("follow");
 	if (ShareSerializableXact() == NULL)
 		check_not_followed();
-	mip_follow();
+	mip_follow_reader();
 }
 
 /* ---- the end of a transaction ---- */

@@ -155,6 +155,46 @@ $late->sql('UPDATE s SET v = v + 1 WHERE k = 51');
 $early->sql('COMMIT');
 $late->refused("SELECT FROM mip.prepare('', '')", '40001', 'he is known to who reads later');
 
+$_->quit for $early, $late;
+
+# also at a single site, where PostgreSQL by itself keeps for ever what it has prepared
+sub begin_early
+{
+	my ($name, $reach) = @_;
+	my $s = session($node, $name);
+	$s->sql('\c a');
+	$s->sql('\set VERBOSITY verbose');
+	$s->sql("SET mip.serializable = $reach");
+	$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+	return $s;
+}
+
+for my $reach ('site', 'everywhere')
+{
+	$early = begin_early('early', $reach);
+	$early->sql('LOCK TABLE filler IN ACCESS EXCLUSIVE MODE');
+	$early->sql('SELECT v FROM s WHERE k = 61');
+	$early->sql('UPDATE s SET v = v + 1 WHERE k = 60');
+	$late = begin_early('late', $reach);
+	$late->sql('SET LOCAL enable_seqscan = off');
+	$late->sql('SELECT v FROM s WHERE k = 60');
+	$late->sql('UPDATE s SET v = v + 1 WHERE k = 61');
+	$early->sql('COMMIT');
+	$late->refused('COMMIT', '40001', "$reach: of two that have read what the other one writes one fails");
+	$_->quit for $early, $late;
+
+	$early = begin_early('early', $reach);
+	$early->sql('LOCK TABLE filler IN ACCESS EXCLUSIVE MODE');
+	$early->sql('SELECT count(*) FROM filler');
+	$early->sql("PREPARE TRANSACTION 'early'");
+	$early->sql("ROLLBACK PREPARED 'early'");
+	$early->quit;
+	is( $node->safe_psql(
+			'a', q[SET mip.serializable = site; SET statement_timeout = '10s';
+			BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY, DEFERRABLE; SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock']),
+		'0', "$reach: nothing is left of what has been prepared");
+}
+
 # ---- who is in doubt behind a crash, or a restart ----
 
 # fails, and names the request to its owner, and what to wait for
