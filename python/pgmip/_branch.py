@@ -296,9 +296,16 @@ class Branch:
         if self._ended_by_last(error):
             await self.conn.close()  # psycopg takes for prepared what the site has skipped
             return Lost(psycopg.ProgrammingError(_NOT_YOURS), retry=False)  # it may even have prepared
-        if self.conn.pgconn.transaction_status == TransactionStatus.ACTIVE:
-            return Lost(error, retry=False)  # a COPY
+        if self._copies_still(error):
+            return Lost(error, retry=False)
         return NotPrepared(error) if is_definite(error, self.conn) else Lost(error)
+
+    def _copies_still(self, error: psycopg.Error) -> bool:
+        """Whether a COPY has been begun, which psycopg refuses and leaves so. A session that is being ended amid a
+        pipeline leaves the connection active, too, but waiting.
+        """
+        wire = self.conn.pgconn
+        return error.sqlstate is None and wire.transaction_status == TransactionStatus.ACTIVE and not wire.is_busy()
 
     def _ended_by_last(self, error: psycopg.Error) -> bool:
         """Whether what prepares has found no transaction, because the handler's last statement had ended it."""
@@ -358,7 +365,7 @@ class Branch:
                 self._asked = self._over
                 await run(cursor)
         except psycopg.Error as error:
-            if self.conn.pgconn.transaction_status == TransactionStatus.ACTIVE:  # where it leaves a connection
+            if self._copies_still(error):
                 raise psycopg.ProgrammingError(_USE_COPY) from error
             raise
         if begins:

@@ -45,6 +45,7 @@ _RETRYABLE = frozenset(
         "57P01",  # the server is shutting down, has crashed, or is starting up
         "57P02",
         "57P03",
+        "57P05",  # has ended an idle session, just when we took it
     }
 )
 
@@ -84,7 +85,15 @@ def is_retryable(error: BaseException | None) -> bool:
         return False  # that has been waited for
     if sqlstate(error) is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return said(error) in _RETRYABLE
+    return said(error) in _RETRYABLE or _is_cut(error)
+
+
+def _is_cut(error: BaseException | None) -> bool:
+    """Whether the connection has been ended on the way: so says a pooler, whose messages lack a field of PostgreSQL's.
+    Its own error of that class is about a connection of the statement's, to yet another server.
+    """
+    of_connection = isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("08")
+    return of_connection and error.diag.severity_nonlocalized != "ERROR"  # type: ignore[union-attr]
 
 
 def may_be_held_up(error: BaseException | None) -> bool:

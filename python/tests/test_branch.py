@@ -6,6 +6,7 @@ import asyncio
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 from shop import Shop
 
 from pgmip import _sql
@@ -105,3 +106,17 @@ async def test_nothing_can_be_added_to_what_is_over(shop: Shop) -> None:
     with pytest.raises(RuntimeError):
         await branch.run("SELECT 1", None, _nothing)
     await branch.conn.close()
+
+
+async def test_a_connection_that_waits_is_not_taken_for_a_copy(shop: Shop) -> None:
+    """As one is left of which the server has ended the session amid a pipeline."""
+    for statement, copies in ((b"SELECT pg_sleep(60)", False), (b"COPY (SELECT 1) TO STDOUT", True)):
+        branch = await branch_of(shop, "waits")
+        wire = branch.conn.pgconn
+        wire.send_query(statement)
+        while copies and wire.is_busy():
+            wire.consume_input()
+        assert wire.transaction_status == TransactionStatus.ACTIVE
+        assert branch._copies_still(psycopg.OperationalError("cannot exit pipeline mode")) is copies
+        await branch.conn.cancel_safe()
+        await branch.conn.close()

@@ -171,6 +171,12 @@ class _OfTheExtension(psycopg.Error):
         return SimpleNamespace(source_function="mip_raise")
 
 
+class _OfADblink(psycopg.Error):
+    @property
+    def diag(self) -> Any:
+        return SimpleNamespace(source_function="dblink_get_conn", severity_nonlocalized="ERROR")
+
+
 def error(state: str, kind: type[psycopg.Error] = _OfTheExtension) -> psycopg.Error:
     raised = kind()
     raised.sqlstate = state
@@ -182,6 +188,8 @@ def error(state: str, kind: type[psycopg.Error] = _OfTheExtension) -> psycopg.Er
     [
         *((error(state), True) for state in ("MP001", "MP002", "MP004", "MP005", "40001", "40P01", "57P01")),
         *((error(state), False) for state in ("MP003", "MP006", "23505", "42P01", "22012", "57014")),
+        *((error(state, psycopg.Error), True) for state in ("08P01", "08006", "57P05")),
+        (error("08001", _OfADblink), False),
         *((error(state, psycopg.Error), False) for state in ("MP001", "MP002", "MP004", "MP005")),
         (psycopg.OperationalError("server closed the connection unexpectedly"), True),
         (psycopg.InterfaceError("the connection is closed"), True),

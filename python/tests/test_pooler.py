@@ -99,6 +99,33 @@ async def test_modes(server: Server, shop: Shop, pooler: Pooler, mode: str, prep
     shop.assert_clean()
 
 
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+async def test_the_pooler_ends_the_connection(server: Server, shop: Shop, pooler: Pooler, mode: str) -> None:
+    """It says so in words of its own. That is about the way to the site, not about the request, which is repeated."""
+    conninfos = pooler(pool_mode=mode, admin_users="postgres")
+    await until_up(conninfos["bank"])
+    app, attempts = server(conninfos, prepared_statements=False), 0
+    console = conninfos["store"].replace("dbname=store", "dbname=pgbouncer")
+
+    @app.transaction(sites=("store", "bank"))
+    async def loses(tx: Tx, request: Any) -> int:
+        nonlocal attempts
+        attempts += 1
+        await tx.store.execute("SELECT")
+        if attempts == 1:
+            statement = asyncio.create_task(tx.store.execute("SELECT pg_sleep(600)"))
+            while not shop.sql("store", "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            async with await psycopg.AsyncConnection.connect(console, autocommit=True) as admin:
+                await admin.execute("KILL store")
+                await admin.execute("RESUME store")
+            await statement
+        return attempts
+
+    assert await app.submit("loses", None) == 2
+    shop.assert_clean()
+
+
 @pytest.fixture
 def everywhere(shop: Shop) -> Iterator[None]:
     """What is connected to from now on is told mip.serializable = everywhere; a table to swap at each site."""
