@@ -264,6 +264,7 @@ expect_rows(MipApply *apply, MipTarget *target)
 	MipwCursor	cursor = mipw_changes(apply->set);
 	MemoryContext memory = AllocSetContextCreate(CurrentMemoryContext, "row to be found",
 												 ALLOCSET_DEFAULT_SIZES);
+	uint64		first = apply->number;
 	MipwChange	change;
 
 	while (mipw_next(&cursor, &change))
@@ -271,9 +272,10 @@ expect_rows(MipApply *apply, MipTarget *target)
 		MemoryContext before;
 
 		CHECK_FOR_INTERRUPTS();
-		if (change.number < apply->number || change.relation != target->source ||
+		if (change.number < first || change.relation != target->source ||
 			(change.op != 'U' && change.op != 'D'))
 			continue;
+		apply->number = change.number;
 		before = MemoryContextSwitchTo(memory);
 		mip_apply_want(apply, target, &change);
 		mip_rows_expect(target->map, row_hash(apply, target, target->wanted));
@@ -281,6 +283,7 @@ expect_rows(MipApply *apply, MipTarget *target)
 		MemoryContextReset(memory);
 	}
 	MemoryContextDelete(memory);
+	apply->number = first;
 }
 
 /* Reads all rows that the snapshot shows. */
