@@ -75,6 +75,11 @@ def interleaved(cases: Sequence[T], number: int) -> Iterable[T]:
     return cases if number % 2 == 0 else reversed(cases)
 
 
+def counted_from_one(rounds: int) -> range:
+    """The numbers of the rounds. In 0 everybody learns what there is to learn; where there is one only, it counts."""
+    return range(0 if rounds > 1 else 1, rounds + 1)
+
+
 def percentile(ordered: Sequence[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else float("nan")
 

@@ -29,7 +29,7 @@ HEAD = f"""# Writesets
 What *A Triggerless Approach to Writeset Extraction in Multiversioned Databases* measured (Tables 4 and 5) of PostgreSQL
 8.2, on this server, and what it did not measure. `{V1}` there has triggers in SQL, `{V2}` is what the paper proposes.
 
-{{what}}
+{{ran}} `./run bench writesets` writes this page; it took {{minutes}} minutes.
 
 Everything is in memory, without flushes (`fsync = off`), so that the processors are what everybody waits for. The table
 has an integer key, an integer and a text of 20 characters, and has opted in. I, U and D: {{rows:,}} rows are inserted,
@@ -108,25 +108,23 @@ class Writesets(Bench):
 
     def head(self) -> list[str]:
         targets = self._targets()
-        return [self._head(), *([tell_targets(targets)] if targets else [])]
-
-    def _head(self) -> str:
-        return HEAD.format(what=self._what(), rows=self.args.rows)
+        head = HEAD.format(ran=self._ran(), minutes=round(self.minutes), rows=self.args.rows)
+        return [head, *([tell_targets(targets)] if targets else [])]
 
     def _targets(self) -> list[Target]:
         return [one for name, of in TARGETS.items() if name in self.rows for one in of(self.rows[name])]
 
-    def _what(self) -> str:
+    def _ran(self) -> str:
         rounds = self.args.rounds
         return (
             f"{date.today().isoformat()}, {machine()}. {rounds} interleaved rounds, after one that is not counted "
-            f"(growth: {min(3, rounds)}). `./run bench writesets` writes this page; it took {self.minutes:.0f} minutes."
+            f"(growth: {min(3, rounds)})."
         )
 
     def tables(self) -> str:
         """Those that docs/performance.md has, as it has them."""
         targets = self._targets()
-        told = [self._what(), *([tell_targets(targets)] if targets else [])]
+        told = [self._ran(), *([tell_targets(targets)] if targets else [])]
         for name, part in self.parts.items():
             if name in self.rows:
                 told += [part.text.partition("\n")[0].replace("## ", "### "), part.tell(self.rows[name])]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pgmip.testing import Cluster
 
-from ..rounds import interleaved, pgbench, rate
+from ..rounds import counted_from_one, interleaved, pgbench, rate
 from ..rows import Row, markdown, median, plotted, quartiles, ratios, spread
 from ..targets import Target
 from . import paper
@@ -95,7 +95,7 @@ def measure(cluster: Cluster, *, rounds: int, rows: int) -> list[Row]:
     found: list[Row] = []
     with ExitStack() as stack:
         copy = Copy(cluster, stack, rows)
-        for turn in range(rounds + 1):  # the first one is not counted
+        for turn in counted_from_one(rounds):
             for op in OPS:
                 ways = [name for name, (_, ops) in WAYS.items() if op in ops]
                 for name in interleaved(ways, turn):

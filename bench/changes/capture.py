@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pgmip.testing import Cluster
 
-from ..rounds import interleaved
+from ..rounds import counted_from_one, interleaved
 from ..rows import Row, markdown, median, number, plotted, quartiles, ratios
 from ..targets import Target
 from . import paper
@@ -56,7 +56,7 @@ def measure(cluster: Cluster, logical: Cluster, *, rounds: int, rows: int, sizes
             for name, system in SYSTEMS.items()
         }
         fillers = {of: stack.enter_context(Session(of, "source")) for of in (cluster, logical)}
-        for turn in range(rounds + 1):  # the first one is not counted: sessions have everything to learn
+        for turn in counted_from_one(rounds):
             for size in sizes:
                 for name in interleaved(tuple(SYSTEMS), turn):
                     filler = fillers[logical if SYSTEMS[name].logical else cluster]

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from pgmip.testing import Cluster
 
+from ..rounds import counted_from_one
 from ..rows import Row, markdown, median, spread
 from .items import captured, change, fill
 from .session import Session
@@ -26,7 +27,7 @@ def measure(cluster: Cluster, *, rounds: int, rows: int) -> list[Row]:
             _check(source, copy, writesets)
             before = _sum_up(copy, writesets)
             after = _sum_up(copy, [_compact(copy, writesets)])
-            for turn in range(rounds + 1):  # the first one is not counted
+            for turn in counted_from_one(rounds):
                 took = copy.timed("SELECT length(mip.writeset_compact(VARIADIC %b::bytea[]))", writesets)
                 row = {"case": name, "round": turn, "ms": took.ms, "cpu_ms": took.cpu_ms, "writesets": len(writesets)}
                 found += [row | _named("before", before) | _named("after", after)] if turn else []
