@@ -220,11 +220,12 @@ like(
 	'pg_walinspect describes them');
 # pg_waldump cannot load resource managers, but is not confused by them
 my ($out, $err) = ('', '');
-# (the segment is named, since it looks at any file otherwise, an empty one that is kept for later too)
-my $segment = mip_sql($primary, "SELECT pg_walfile_name('$lsn'::pg_lsn + 1)");
+# (the segments are named, since it looks at any file otherwise, an empty one that is kept for later too)
+my ($first, $last) = split /\|/,
+  mip_sql($primary, "SELECT pg_walfile_name('$lsn'::pg_lsn + 1), pg_walfile_name('$end')");
 IPC::Run::run(
 	[
-		'pg_waldump', '-s', $lsn, '-e', $end, $primary->data_dir . "/pg_wal/$segment"
+		'pg_waldump', '-s', $lsn, '-e', $end, $primary->data_dir . "/pg_wal/$first", $last
 	],
 	'>', \$out, '2>', \$err);
 is($err, '', 'pg_waldump reads them');
