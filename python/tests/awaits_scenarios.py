@@ -49,10 +49,11 @@ class World:
         return await cursor.fetchall() if cursor.description is not None else []
 
     async def prepare(
-        self, site: str, xid: str, sql: str = "SELECT", xinst: int = 1, sites: Sequence[str] = ("bank", "store")
-    ) -> None:
+        self, site: str, xid: str, sql: str = "SELECT", xinst: int = 1, sites: Sequence[str] = ("bank", "store"),
+        transaction: str = "buy",
+    ) -> None:  # fmt: skip
         """An instance of somebody who has died."""
-        request = canonical({"transaction": "buy", "request": BUY})
+        request = canonical({"transaction": transaction, "request": BUY})
         await self.rows(site, "BEGIN")
         await self.rows(site, "SELECT mip.begin(%s, %s, %s)", xid, xinst, list(sites))
         await self.rows(site, sql)
@@ -184,6 +185,13 @@ async def lost_to_another(world: World, xid: str) -> None:
     await world.prepare("store", xid)
     await world.prepare("bank", xid, xinst=2, sites=("bank",))
     await world.rows("bank", "SELECT mip.commit(%s, 2)", xid)
+
+
+async def decided_over_more(world: World, xid: str) -> None:
+    """By a server whose transaction has one site more than ours, and which has died when it had committed at one."""
+    for site in ("bank", "store"):
+        await world.prepare(site, xid, transaction="restock")
+    await world.rows("store", "SELECT mip.commit(%s, 1)", xid)
 
 
 def timeless(xid: str) -> str:
@@ -715,6 +723,7 @@ SCENARIOS = {
     "settle, complete": Scenario(settle, prepared("store", "bank")),
     "resolve": Scenario(resolve, prepared("bank")),
     "lost to another request": Scenario(buy, lost_to_another),
+    "decided over more sites": Scenario(restock, decided_over_more, transaction="restock"),
     "settle several requests": Scenario(settle, lost_to_another),
     "settle, in another one's way": Scenario(settle_in_the_way, prepared("store")),
     "settle what is forgotten": Scenario(settle_what_is_forgotten, forgotten, known_as=timeless),
