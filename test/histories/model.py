@@ -587,6 +587,8 @@ class Model:
         found = [row for row, values in self.view(txn, table.parent, asked.time) if values.k == key]
         if not found:
             raise Stop(Error("23503"))
+        if len(found) > 1:
+            raise Skip  # one that has been deleted since, and our own: it asks for the one that the index has first
         row = found[0]
         if self.stale_key_share(txn, row, KEY_SHARE):
             raise Skip
