@@ -25,11 +25,13 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
+#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
@@ -74,6 +76,7 @@ is_captured(Relation rel)
 	return transaction == CAPTURED;
 }
 
+/* One that is not maintained yet has kept no rows apart, and has no keys. */
 static bool
 is_key(Oid index)
 {
@@ -84,25 +87,46 @@ is_key(Oid index)
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	form = (Form_pg_index) GETSTRUCT(tuple);
-	result = form->indisunique || form->indisexclusion;
+	result = (form->indisunique || form->indisexclusion) && form->indisready;
 	ReleaseSysCache(tuple);
 	return result;
+}
+
+/* Of what it is a partition of, table or index; InvalidOid: of nothing. */
+static Oid
+topmost(Oid relid)
+{
+	List	   *ancestors = get_partition_ancestors(relid);
+	Oid			result = ancestors ? llast_oid(ancestors) : InvalidOid;
+
+	list_free(ancestors);
+	return result;
+}
+
+static void
+add_key(MipPlaceKeys *keys, Oid index)
+{
+	MipPlaceKey *key = &keys->keys[keys->n++];
+	Oid			above = get_rel_relispartition(index) ? topmost(index) : InvalidOid;
+
+	key->index = index;
+	key->topmost = OidIsValid(above) ? above : index;
 }
 
 MipPlaceKeys *
 mip_capture_keys(Relation rel)
 {
 	List	   *indexes = RelationGetIndexList(rel);
-	MipPlaceKeys *keys = palloc(offsetof(MipPlaceKeys, indexes) +
-								list_length(indexes) * sizeof(Oid));
+	MipPlaceKeys *keys = palloc(offsetof(MipPlaceKeys, keys) +
+								list_length(indexes) * sizeof(MipPlaceKey));
 	ListCell   *lc;
 
-	keys->partition = rel->rd_rel->relispartition;
+	keys->topmost = rel->rd_rel->relispartition ? topmost(RelationGetRelid(rel)) : InvalidOid;
 	keys->n = 0;
 	foreach(lc, indexes)
 	{
 		if (is_key(lfirst_oid(lc)))
-			keys->indexes[keys->n++] = lfirst_oid(lc);
+			add_key(keys, lfirst_oid(lc));
 	}
 	list_free(indexes);
 	return keys;

@@ -232,7 +232,7 @@ ordinal_of(MipPlaces *places, MipPlaceFile file)
 void
 mip_places_set_keys(const MipPlaceKeys *keys)
 {
-	Size		size = offsetof(MipPlaceKeys, indexes) + keys->n * sizeof(Oid);
+	Size		size = offsetof(MipPlaceKeys, keys) + keys->n * sizeof(MipPlaceKey);
 
 	current->files[current->last_file].keys = memcpy(MemoryContextAlloc(current->memory, size),
 													 keys, size);

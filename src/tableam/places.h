@@ -36,12 +36,20 @@ typedef struct MipPlaceFile
 	Oid			filenumber;
 } MipPlaceFile;
 
+/* A unique index, or an exclusion constraint's, by OID */
+typedef struct MipPlaceKey
+{
+	Oid			index;
+	Oid			topmost;		/* of what it is a partition of, or itself */
+} MipPlaceKey;
+
 /* The keys that the table had when it was changed first */
 typedef struct MipPlaceKeys
 {
-	bool		partition;		/* they belong to those of a partitioned table */
+	Oid			topmost;		/* of the tables that it is a partition of, or
+								 * InvalidOid */
 	int			n;
-	Oid			indexes[FLEXIBLE_ARRAY_MEMBER];
+	MipPlaceKey keys[FLEXIBLE_ARRAY_MEMBER];
 } MipPlaceKeys;
 
 typedef struct MipPlaces MipPlaces;

@@ -8,7 +8,8 @@
  * have been written anew since, and then another row may be there, or none; so the
  * file is compared first.
  *
- * TRUNCATE takes the changes before it, which are not there any more, nor needed. It
+ * TRUNCATE takes the changes before it, which are not there any more, nor needed; but not
+ * one of several tables that it was one of, which could not be truncated without it. It
  * does so here only: when its subtransaction rolls back they are there again. Where a part
  * ends before it, they are noted as left out: whoever goes on with that part would miss them.
  *
@@ -35,6 +36,7 @@
 #include "tableam/capture.h"
 #include "writeset/build.h"
 #include "writeset/extract.h"
+#include "writeset/keys.h"
 #include "writeset/pending.h"
 
 #define READ_AT_A_TIME	256
@@ -64,6 +66,8 @@ typedef struct Extraction
 	int64		end;			/* what code of others adds meanwhile does not
 								 * count */
 	int64		last;			/* the number of the one before */
+	int64		run_end;		/* of the TRUNCATEs that are looked at */
+	bool		run_counts;		/* some of them are not outdated */
 } Extraction;
 
 void
@@ -149,22 +153,38 @@ mip_refuse_other_keys(const Source *source)
 			 errmsg("the keys of table \"%s\" are other ones than when it was changed",
 					RelationGetRelationName(source->rel)),
 			 errdetail("Rows of those changes cannot be told apart by them, nor be compared by them."),
-			 errhint("Extract the writeset before unique indexes are created for the identity, or dropped, and before partitions are attached or detached.")));
+			 errhint("Extract the writeset before unique indexes are created for the identity, or dropped, and before partitions, of tables or indexes, are attached or detached.")));
 }
 
 /*
  * Who is to decide a prepared instance may want to see it before: he must not come to
  * stand behind somebody who waits for the instance, which nobody would notice.
  */
+pg_noreturn static void
+mip_refuse_to_wait(Oid relid)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("somebody waits for a lock on %s \"%s\", perhaps until the instance is decided",
+					get_rel_relkind(relid) == RELKIND_RELATION ? "table" : "index",
+					get_rel_name(relid)),
+			 errhint("Try again later, or decide the instance.")));
+}
+
 static void
-mip_lock_or_refuse(Oid relid)
+lock_or_refuse(Oid relid)
 {
 	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("somebody waits for a lock on table \"%s\", perhaps until the instance is decided",
-						get_rel_name(relid)),
-				 errhint("Try again later, or decide the instance.")));
+		mip_refuse_to_wait(relid);
+}
+
+static void
+lock_keys_or_refuse(Relation rel)
+{
+	Oid			index = mip_keys_lock(rel);
+
+	if (OidIsValid(index))
+		mip_refuse_to_wait(index);
 }
 
 static void
@@ -173,12 +193,14 @@ open_source(Extraction *extraction, Source *source)
 	Relation	rel;
 
 	if (!extraction->own)
-		mip_lock_or_refuse(source->relid);
+		lock_or_refuse(source->relid);
 	rel = try_relation_open(source->relid, AccessShareLock);
 	if (rel == NULL)
 		mip_refuse_rewritten(source->relid);
 	if (!mip_relation_is_mip(rel))
 		mip_refuse_switched(source->relid);
+	if (!extraction->own)
+		lock_keys_or_refuse(rel);
 	source->table = mip_build_table(extraction->build, rel);
 	source->filenumber = mip_filenumber(&rel->MIP_RD_LOCATOR);
 	source->keys = mip_capture_keys(rel);
@@ -206,30 +228,34 @@ close_sources(Extraction *extraction)
 	}
 }
 
-static bool
-is_among(const MipPlaceKeys *keys, Oid index)
+static const MipPlaceKey *
+key_of(const MipPlaceKeys *keys, Oid index)
 {
 	for (int i = 0; i < keys->n; i++)
-		if (keys->indexes[i] == index)
-			return true;
-	return false;
+		if (keys->keys[i].index == index)
+			return &keys->keys[i];
+	return NULL;
 }
 
 /*
  * What identifies rows now must have done so then; and what kept them apart from others'
- * must still do so.
+ * must still do so, by the same name.
  */
 static bool
 same_keys(const Source *source, const MipPlaceKeys *then)
 {
 	Oid			identity = mip_build_identity(source->table);
 
-	if (then->partition != source->keys->partition ||
-		(OidIsValid(identity) && !is_among(then, identity)))
+	if (then->topmost != source->keys->topmost ||
+		(OidIsValid(identity) && key_of(then, identity) == NULL))
 		return false;
 	for (int i = 0; i < then->n; i++)
-		if (!is_among(source->keys, then->indexes[i]))
+	{
+		const MipPlaceKey *now = key_of(source->keys, then->keys[i].index);
+
+		if (now == NULL || now->topmost != then->keys[i].topmost)
 			return false;
+	}
 	return true;
 }
 
@@ -290,6 +316,45 @@ read_row(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
 	return slot;
 }
 
+/* TRUNCATEs that are one behind the other, from here on: are all of them outdated? */
+static void
+look_at_run(Extraction *extraction)
+{
+	MipPlace	places[READ_AT_A_TIME];
+	int64		position = extraction->position;
+	int			n;
+	bool		more = true;
+
+	extraction->run_counts = false;
+	while (more && position < extraction->end)
+	{
+		CHECK_FOR_INTERRUPTS();
+		n = mip_places_read(extraction->places, position, places,
+							Min(READ_AT_A_TIME, extraction->end - position));
+		for (int i = 0; i < n && more; i++)
+		{
+			MipPlaceFile file = mip_places_file(extraction->places, places[i].file);
+
+			more = places[i].op == MIP_PLACE_TRUNCATE;
+			if (more && source_of(extraction, file.relid)->truncated <= position)
+				extraction->run_counts = true;
+			position += more;
+		}
+	}
+	extraction->run_end = position;
+}
+
+/* Has a TRUNCATE that is still to come taken it? */
+static bool
+is_outdated(Extraction *extraction, const Source *source, const MipPlace *place)
+{
+	if (place->op != MIP_PLACE_TRUNCATE)
+		return extraction->position < source->truncated;
+	if (extraction->position >= extraction->run_end)
+		look_at_run(extraction);
+	return !extraction->run_counts;
+}
+
 /* False: there is no room for it. */
 static bool
 extract_place(Extraction *extraction, const MipPlace *place)
@@ -305,7 +370,7 @@ extract_place(Extraction *extraction, const MipPlace *place)
 	TupleTableSlot *old = NULL;
 	TupleTableSlot *new = NULL;
 
-	if (extraction->position < source->truncated)
+	if (is_outdated(extraction, source, place))
 	{
 		if (source->left_out < 0)
 			source->left_out = extraction->position;

@@ -25,6 +25,7 @@
 #include "common/hashfn.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -214,6 +215,34 @@ referenced_index(Oid constraint)
 	result = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
 	ReleaseSysCache(tuple);
 	return result;
+}
+
+static bool
+lock_index(Oid index)
+{
+	Oid			topmost = topmost_index(index);
+
+	return ConditionalLockRelationOid(index, AccessShareLock) &&
+		(topmost == index || ConditionalLockRelationOid(topmost, AccessShareLock));
+}
+
+Oid
+mip_keys_lock(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	List	   *fks = copyObject(RelationGetFKeyList(rel));
+	ListCell   *cell;
+
+	foreach(cell, fks)
+		indexes = lappend_oid(indexes, referenced_index(lfirst_node(ForeignKeyCacheInfo, cell)->conoid));
+	foreach(cell, indexes)
+	{
+		if (OidIsValid(lfirst_oid(cell)) && !lock_index(lfirst_oid(cell)))
+			return lfirst_oid(cell);
+	}
+	list_free(indexes);
+	list_free_deep(fks);
+	return InvalidOid;
 }
 
 static AttrNumber

@@ -23,6 +23,12 @@
 typedef struct MipwKeys MipwKeys;
 
 /*
+ * Locks the indexes that what follows opens (AccessShareLock, until the transaction ends),
+ * unless somebody has to be waited for: then one for which that is so, else InvalidOid.
+ */
+extern Oid	mip_keys_lock(Relation rel);
+
+/*
  * In the current memory context, for as long as the relation stays open; mip_describe()
  * has described it.
  */

@@ -398,6 +398,20 @@ CALL test.altered('DELETE FROM n WHERE id = 1', 'ALTER TABLE n SET ACCESS METHOD
 CALL test.altered('DELETE FROM n WHERE id = 1', 'SELECT mip.disable(''a''); DELETE FROM a; SELECT mip.enable(''part'')');
 CALL test.altered('UPDATE part SET v = ''x''', 'ALTER TABLE part DETACH PARTITION part1');
 CALL test.altered('UPDATE part2 SET v = ''x''', 'ALTER TABLE part ATTACH PARTITION part2 FOR VALUES FROM (100) TO (200)');
+-- so of what it is a partition of, and of its indexes
+CREATE TABLE whole (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CALL test.altered('UPDATE part1 SET v = ''x''', 'ALTER TABLE whole ATTACH PARTITION part FOR VALUES FROM (0) TO (200)');
+CREATE TABLE late (id int, v text) PARTITION BY RANGE (id);
+CREATE TABLE late1 PARTITION OF late (id NOT NULL) FOR VALUES FROM (0) TO (100);
+CREATE UNIQUE INDEX ON late1 (id);
+INSERT INTO late VALUES (1, 'a');
+CALL test.altered('UPDATE late1 SET v = ''x''', 'CREATE UNIQUE INDEX ON late (id)');
+-- an index that has not been built kept nothing apart
+CREATE TABLE unbuilt (id int NOT NULL, v text);
+INSERT INTO unbuilt VALUES (1, 'a'), (1, 'b');
+CREATE UNIQUE INDEX CONCURRENTLY unbuilt_id ON unbuilt (id);
+CALL test.altered('DELETE FROM unbuilt WHERE v = ''a''',
+	'REINDEX INDEX unbuilt_id; ALTER TABLE unbuilt REPLICA IDENTITY USING INDEX unbuilt_id');
 -- changes that could not be captured
 CREATE PROCEDURE test.opted_in(statement text) LANGUAGE plpgsql AS $$
 DECLARE

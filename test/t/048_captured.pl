@@ -133,6 +133,24 @@ is_as_before($node, 'crashed', 'prepared');
 	$locker->quit;
 	is_as_before($node, 'crashed', 'without him');
 }
+
+# So with an index that a foreign key refers to, on which there is no lock of the table.
+{
+	mip_sql($node, 'CREATE TABLE referred (id int PRIMARY KEY); CREATE TABLE referring (id int REFERENCES referred) USING mip; INSERT INTO referred VALUES (1)');
+	mip_sql($node, q[BEGIN; SET LOCAL mip.capture_writeset = on; SELECT mip.begin('referring', 1);
+		INSERT INTO referring VALUES (1); SELECT mip.prepare('x', 'r')]);
+	my $locker = $node->background_psql('postgres', on_error_stop => 0);
+	my $waits = "FROM pg_locks WHERE NOT granted AND relation = 'referred_pkey'::regclass";
+	$locker->query_until(qr/asked/, "\\echo asked\nREINDEX INDEX referred_pkey;\n");
+	ok(wait_until(sub { mip_sql($node, "SELECT count(*) $waits") == 1 }), 'somebody waits for the index');
+	my ($status, $out, $error) =
+	  $node->psql('postgres', "SET statement_timeout = '60s'; SELECT mip.writeset('referring', 1)", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($error, qr/55P03: .*waits for a lock on index "referred_pkey"/, 'nor behind him');
+	mip_sql($node, "SELECT pg_cancel_backend(pid) $waits");
+	$locker->quit;
+	is(mip_sql($node, "SELECT count(*) FROM mip.writeset_changes(mip.writeset('referring', 1))"), 1, 'without him');
+	mip_sql($node, "SELECT mip.rollback('referring', 1); DROP TABLE referring, referred");
+}
 my $standby = standby_of($node, 'standby');
 power_cut($node);
 is_as_before($node, 'crashed', 'after a crash');
