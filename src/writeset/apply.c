@@ -11,9 +11,11 @@
  */
 #include "postgres.h"
 
-#include "access/table.h"
+#include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
+#include "catalog/heap.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_trigger.h"
 #include "commands/tablecmds.h"
 #include "commands/trigger.h"
@@ -22,6 +24,7 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -93,7 +96,9 @@ typedef struct Truncation
 	List	   *rels;
 	List	   *relids;
 	List	   *logged;
+	List	   *partitioned;	/* opened beside those of the writeset */
 	bool		triggers;
+	bool		referred;		/* perhaps there are foreign keys */
 } Truncation;
 
 /*
@@ -120,26 +125,90 @@ check_may_fire(Relation rel)
 }
 
 static void
+add_relation(Truncation *all, Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+
+	CheckTableNotInUse(rel, "TRUNCATE");
+	check_may_fire(rel);
+	if (rel->trigdesc && (rel->trigdesc->trig_truncate_before_statement ||
+						  rel->trigdesc->trig_truncate_after_statement))
+		all->triggers = true;
+	all->referred |= rel->rd_rel->relhastriggers;
+	all->rels = lappend(all->rels, rel);
+	all->relids = lappend_oid(all->relids, relid);
+	if (RelationIsLogicallyLogged(rel))
+		all->logged = lappend_oid(all->logged, relid);
+}
+
+static void
 add_truncated(MipApply *apply, Truncation *all, const MipwChange *change)
 {
 	MipTarget  *target = mip_target_of(apply, change, ACL_TRUNCATE);
-	Relation	rel = target->rel;
-	Oid			relid = RelationGetRelid(rel);
+	Oid			relid = RelationGetRelid(target->rel);
 
 	refuse_truncate_in_instance(target);
 	if (list_member_oid(all->relids, relid))
 		return;
 	LockRelationOid(relid, AccessExclusiveLock);
 	mip_apply_forget(apply, target);
-	CheckTableNotInUse(rel, "TRUNCATE");
-	check_may_fire(rel);
-	if (rel->trigdesc && (rel->trigdesc->trig_truncate_before_statement ||
-						  rel->trigdesc->trig_truncate_after_statement))
-		all->triggers = true;
-	all->rels = lappend(all->rels, rel);
-	all->relids = lappend_oid(all->relids, relid);
-	if (RelationIsLogicallyLogged(rel))
-		all->logged = lappend_oid(all->logged, relid);
+	add_relation(all, target->rel);
+}
+
+/* Are all tables that have rows of a partitioned one among those that are truncated? */
+static bool
+has_all_partitions(const Truncation *all, Oid partitioned, LOCKMODE lock)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(partitioned, lock, NULL))
+	{
+		if (get_rel_relkind(lfirst_oid(lc)) != RELKIND_PARTITIONED_TABLE &&
+			!list_member_oid(all->relids, lfirst_oid(lc)))
+			return false;
+	}
+	return true;
+}
+
+static bool
+add_partitioned(Truncation *all, Oid relid)
+{
+	Relation	rel;
+
+	if (list_member_oid(all->relids, relid) ||
+		get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE ||
+		pg_class_aclcheck(relid, GetUserId(), ACL_TRUNCATE) != ACLCHECK_OK ||
+		!has_all_partitions(all, relid, NoLock))
+		return false;
+	rel = try_relation_open(relid, AccessExclusiveLock);
+	if (rel == NULL)
+		return false;
+	all->partitioned = lappend(all->partitioned, rel);
+	if (!has_all_partitions(all, relid, AccessExclusiveLock))
+		return false;
+	add_relation(all, rel);
+	return true;
+}
+
+/*
+ * A foreign key of a partitioned table keeps what it refers to from being truncated without
+ * the table. The writeset has its partitions: if it has all, that is the table.
+ */
+static void
+add_referring(Truncation *all)
+{
+	bool		added = all->referred;
+
+	while (added)
+	{
+		List	   *referring = heap_truncate_find_FKs(all->relids);
+		ListCell   *lc;
+
+		added = false;
+		foreach(lc, referring)
+			added |= add_partitioned(all, lfirst_oid(lc));
+		list_free(referring);
+	}
 }
 
 /* An error there may be caught by a trigger that has applied a writeset of its own. */
@@ -185,6 +254,7 @@ apply_truncations(MipApply *apply, MipwCursor *cursor, MipwChange *change)
 	Truncation	all = {0};
 	int64		count = 0;
 	bool		more;
+	ListCell   *lc;
 
 	mip_apply_flush_all(apply);
 	mip_apply_own_settings(apply);
@@ -201,7 +271,10 @@ apply_truncations(MipApply *apply, MipwCursor *cursor, MipwChange *change)
 		if (more)
 			*cursor = ahead;
 	} while (more);
+	add_referring(&all);
 	truncate_tables(&all);
+	foreach(lc, all.partitioned)
+		relation_close(lfirst(lc), NoLock);
 	AfterTriggerBeginQuery();
 	mip_apply_look_again(apply);
 	return count;

@@ -26,6 +26,7 @@ struct MipBuild
 	uint64		most;			/* bytes it may have */
 	bool		in_parts;		/* what is too much is for the next one */
 	bool		empty;
+	bool		truncates;		/* the last change is a TRUNCATE */
 	int			level;			/* of the settings */
 	MemoryContext row;			/* for one change at a time */
 };
@@ -91,15 +92,17 @@ description_size(const MipwRelation *relation)
 	return size;
 }
 
+/* Tables that are truncated together are so in one part. */
 static bool
-has_room(MipBuild *build, const MipBuildTable *table, const StringInfoData *body)
+has_room(MipBuild *build, const MipBuildTable *table, char op, const StringInfoData *body)
 {
 	uint64		size = mipw_size(build->writer) + body->len + OVERHEAD +
 		9 * mip_keys_most(table->keys);
 
 	if (!table->written)
 		size += description_size(&table->table->relation);
-	if (size <= build->most || (build->empty && build->in_parts))
+	if (size <= build->most ||
+		(build->in_parts && (build->empty || (op == 'T' && build->truncates))))
 		return true;
 	if (!build->in_parts)
 		ereport(ERROR,
@@ -120,7 +123,7 @@ mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 	initStringInfo(&body);
 	if (op != 'T')
 		mip_change_body(&body, op, table->table, old, new);
-	fits = has_room(build, table, &body);
+	fits = has_room(build, table, op, &body);
 	if (fits)
 	{
 		if (!table->written)
@@ -129,6 +132,7 @@ mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 		mipw_write_change(build->writer, op, number, table->number, &body);
 		mip_keys_write(table->keys, build->writer, op, old, new);
 		build->empty = false;
+		build->truncates = op == 'T';
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextReset(build->row);

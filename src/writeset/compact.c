@@ -11,7 +11,8 @@
  *	  U U		one U, of all columns changed by either
  *	  U D		the D, by the identity before the U
  *	  I D		nothing
- *	  T			of all before it, in this relation, nothing
+ *	  T			of all before it, in this relation, nothing; but T's one behind the
+ *				other stay if one of them does: they may refer to each other
  *
  * Where a change goes that is made of two. While a row is on its way some other row
  * may have the identity that it had before, or will have: each change must still find
@@ -66,6 +67,7 @@ typedef struct MipwOp
 	char		op;
 	bool		cancelled;
 	bool		moves;			/* U: changes the identity */
+	bool		outdated;		/* T: there is a later one */
 	MipwSlot   *slot;
 	const MipwRelation *relation;
 	uint64		place;			/* counted over all writesets */
@@ -426,7 +428,16 @@ do_delete(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 static void
 do_truncate(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 {
-	slot->ops = NULL;
+	MipwOp	  **end = &slot->ops;
+
+	for (MipwOp *op = slot->ops; op; op = op->older)
+		if (op->op == 'T')
+		{
+			op->outdated = true;
+			*end = op;
+			end = &op->older;
+		}
+	*end = NULL;
 	slot->epoch++;
 	add_op(c, slot, change);
 }
@@ -459,6 +470,29 @@ do_changes(MipwCompaction *c, const MipwSet *set)
 
 /* ---- the result ---- */
 
+static bool
+is_truncation(const MipwOp *op)
+{
+	return op && op->op == 'T';
+}
+
+/* Takes out TRUNCATEs that are outdated, with all beside them. */
+static void
+drop_outdated(MipwOp **ops, uint64 n)
+{
+	uint64		end;
+
+	for (uint64 i = 0; i < n; i = end + 1)
+	{
+		bool		outdated = true;
+
+		for (end = i; end < n && is_truncation(ops[end]); end++)
+			outdated = outdated && ops[end]->outdated;
+		if (outdated && end > i)
+			memset(&ops[i], 0, (end - i) * sizeof(MipwOp *));
+	}
+}
+
 static MipwOp **
 ops_in_place(MipwCompaction *c)
 {
@@ -473,6 +507,7 @@ ops_in_place(MipwCompaction *c)
 				Assert(ops[op->place] == NULL);
 				ops[op->place] = op;
 			}
+	drop_outdated(ops, c->place);
 	return ops;
 }
 

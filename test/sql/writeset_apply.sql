@@ -224,6 +224,66 @@ SELECT mip.begin('ws-truncate', 1);
 :code
 ROLLBACK;
 
+-- One of them once more: what it refers to is not truncated without it, be it taken as a
+-- whole, in parts, or compacted.
+:capture
+TRUNCATE a, b;
+INSERT INTO a VALUES (8); INSERT INTO b VALUES (8);
+SELECT mip.writeset(0, 1) AS w1 \gset
+SELECT mip.writeset() AS w2 \gset
+TRUNCATE b;
+:take
+SELECT mip.writeset(2) AS w3 \gset
+SELECT mip.writeset((mip.writeset_info(:'w2')).last) AS w4 \gset
+ROLLBACK;
+SELECT array_agg(op::text || ' ' || relation) FROM mip.writeset_changes(:'w1');
+SELECT array_agg(op::text || ' ' || relation) FROM mip.writeset_changes(:'w');
+SELECT array_agg(op::text || ' ' || relation) FROM mip.writeset_changes(mip.writeset_compact(:'w1', :'w3'));
+SELECT array_agg(op::text || ' ' || relation) FROM mip.writeset_changes(mip.writeset_compact(:'w2', :'w4'));
+:apply
+TABLE a; TABLE b;
+DELETE FROM a; INSERT INTO a VALUES (9);
+:capture
+TRUNCATE a, b;
+TRUNCATE b, a;
+INSERT INTO a VALUES (9);
+TRUNCATE b; TRUNCATE b;
+:take
+SELECT mip.writeset_compact(:'w', :'w') AS w2 \gset
+ROLLBACK;
+SELECT array_agg(op::text || ' ' || relation) FROM mip.writeset_changes(:'w');
+SELECT array_agg(op::text || ' ' || relation) FROM mip.writeset_changes(:'w2');
+
+-- Partitioned tables that refer to each other, or to themselves: if all partitions are truncated, and he may.
+CREATE TABLE pa (id int PRIMARY KEY, above int REFERENCES pa) PARTITION BY RANGE (id);
+CREATE TABLE pa1 PARTITION OF pa FOR VALUES FROM (0) TO (10) USING mip;
+CREATE TABLE pa2 PARTITION OF pa FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id);
+CREATE TABLE pa21 PARTITION OF pa2 FOR VALUES FROM (10) TO (15) USING mip;
+CREATE TABLE pb (id int PRIMARY KEY REFERENCES pa) PARTITION BY RANGE (id);
+CREATE TABLE pb1 PARTITION OF pb FOR VALUES FROM (0) TO (20) USING mip;
+INSERT INTO pa VALUES (1, 1), (11, 1); INSERT INTO pb VALUES (1);
+:capture
+TRUNCATE pa, pb;
+:take
+ROLLBACK;
+CREATE ROLE ws_emptier;
+GRANT USAGE ON SCHEMA ws TO ws_emptier;
+ALTER TABLE pa1 OWNER TO ws_emptier; ALTER TABLE pa21 OWNER TO ws_emptier; ALTER TABLE pb1 OWNER TO ws_emptier;
+SET ROLE ws_emptier;
+:apply
+:code
+RESET ROLE;
+BEGIN;
+:apply
+SELECT count(*) FROM pa; SELECT count(*) FROM pb;
+ROLLBACK;
+CREATE TABLE pb2 PARTITION OF pb FOR VALUES FROM (20) TO (30);
+:apply
+:code
+DROP TABLE pa, pb;
+DROP OWNED BY ws_emptier;
+DROP ROLE ws_emptier;
+
 -- Foreign keys are not checked.
 :capture
 INSERT INTO a VALUES (1);
