@@ -48,12 +48,12 @@ mip_refuse_pending_triggers(void)
 
 	for (int i = 0; i < n; i++)
 	{
-		Relation	rel;
+		Relation	rel = try_relation_open(tables[i], NoLock);
 
-		if (!AfterTriggerPendingOnRel(tables[i]) ||
-			(rel = try_relation_open(tables[i], NoLock)) == NULL)
+		if (rel == NULL)
 			continue;
-		if (has_deferrable_trigger(rel))
+		/* that looks at all events, whatever tables they are of */
+		if (has_deferrable_trigger(rel) && AfterTriggerPendingOnRel(tables[i]))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("deferred triggers of table \"%s\" have not been fired yet",
