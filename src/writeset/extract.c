@@ -61,6 +61,8 @@ typedef struct Extraction
 	MipPlaces  *places;
 	MipBuild   *build;
 	HTAB	   *sources;		/* by relid */
+	Source	   *source;			/* the one looked for last, for this file */
+	int			file;
 	bool		own;			/* of this transaction */
 	int64		position;		/* up to here */
 	int64		end;			/* what code of others adds meanwhile does not
@@ -107,6 +109,19 @@ source_of(Extraction *extraction, Oid relid)
 		source->checked = -1;
 	}
 	return source;
+}
+
+/* That of the place before is likely. */
+static Source *
+source_of_place(Extraction *extraction, const MipPlace *place)
+{
+	if (extraction->source == NULL || extraction->file != place->file)
+	{
+		extraction->file = place->file;
+		extraction->source =
+			source_of(extraction, mip_places_file(extraction->places, place->file).relid);
+	}
+	return extraction->source;
 }
 
 static HTAB *
@@ -297,13 +312,45 @@ note_truncations(Extraction *extraction, int64 position)
 	}
 }
 
+/*
+ * Rows changed one after the other are likely to be on one page, which the slot has pinned
+ * since it read the one before. So nothing moves there, and versions that have been made
+ * stay; no lock is needed, as in heap's scans. False: it has to be looked for.
+ */
+static bool
+read_from_same_page(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
+{
+	BufferHeapTupleTableSlot *buffered = (BufferHeapTupleTableSlot *) slot;
+	HeapTuple	tuple = &buffered->base.tupdata;
+	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
+	Page		page;
+	ItemId		item;
+
+	if (!BufferIsValid(buffered->buffer) ||
+		BufferGetBlockNumber(buffered->buffer) != ItemPointerGetBlockNumber(tid))
+		return false;
+	page = BufferGetPage(buffered->buffer);
+	if (offset > PageGetMaxOffsetNumber(page))
+		return false;
+	item = PageGetItemId(page, offset);
+	if (!ItemIdIsNormal(item))
+		return false;
+	tuple->t_self = *tid;
+	tuple->t_tableOid = RelationGetRelid(source->rel);
+	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple->t_len = ItemIdGetLength(item);
+	ExecStoreBufferHeapTuple(tuple, slot, buffered->buffer);
+	return true;
+}
+
 /* The row at a place. Which snapshot would see it does not matter. */
 static TupleTableSlot *
 read_row(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
 {
 	ItemPointerData at = *tid;
 
-	if (!mip_heap()->tuple_fetch_row_version(source->rel, &at, SnapshotAny, slot))
+	if (!read_from_same_page(source, tid, slot) &&
+		!mip_heap()->tuple_fetch_row_version(source->rel, &at, SnapshotAny, slot))
 	{
 		if (mip_in_transaction())
 			mip_check_doomed();
@@ -365,8 +412,7 @@ extract_place(Extraction *extraction, const MipPlace *place)
 		[MIP_PLACE_DELETE] = 'D',
 		[MIP_PLACE_TRUNCATE] = 'T',
 	};
-	MipPlaceFile file = mip_places_file(extraction->places, place->file);
-	Source	   *source = source_of(extraction, file.relid);
+	Source	   *source = source_of_place(extraction, place);
 	TupleTableSlot *old = NULL;
 	TupleTableSlot *new = NULL;
 
