@@ -29,6 +29,7 @@ struct MipBuild
 	bool		truncates;		/* the last change is a TRUNCATE */
 	int			level;			/* of the settings */
 	MemoryContext row;			/* for one change at a time */
+	StringInfoData body;		/* of that */
 };
 
 struct MipBuildTable
@@ -54,6 +55,7 @@ mip_build_begin(int64 after, int64 max_bytes)
 	build->empty = true;
 	build->row = AllocSetContextCreate(CurrentMemoryContext, "pg_mip change",
 									   ALLOCSET_DEFAULT_SIZES);
+	initStringInfo(&build->body);
 	build->level = mip_values_begin();
 	return build;
 }
@@ -117,19 +119,19 @@ mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 				 TupleTableSlot *old, TupleTableSlot *new)
 {
 	MemoryContext caller = MemoryContextSwitchTo(build->row);
-	StringInfoData body;
+	StringInfo	body = &build->body;
 	bool		fits;
 
-	initStringInfo(&body);
+	resetStringInfo(body);
 	if (op != 'T')
-		mip_change_body(&body, op, table->table, old, new);
-	fits = has_room(build, table, op, &body);
+		mip_change_body(body, op, table->table, old, new);
+	fits = has_room(build, table, op, body);
 	if (fits)
 	{
 		if (!table->written)
 			table->number = mipw_write_relation(build->writer, &table->table->relation);
 		table->written = true;
-		mipw_write_change(build->writer, op, number, table->number, &body);
+		mipw_write_change(build->writer, op, number, table->number, body);
 		mip_keys_write(table->keys, build->writer, op, old, new);
 		build->empty = false;
 		build->truncates = op == 'T';
@@ -153,5 +155,6 @@ mip_build_end(MipBuild *build, int64 last)
 {
 	mip_values_end(build->level);
 	MemoryContextDelete(build->row);
+	pfree(build->body.data);
 	return mipw_end(build->writer, last, database_id(), GetDatabaseEncoding());
 }

@@ -153,6 +153,9 @@ mip_describe(Relation rel)
 	relation->identity = palloc(natts * sizeof(int) + 1);
 	table->attnums = palloc(natts * sizeof(AttrNumber) + 1);
 	table->codecs = palloc(natts * sizeof(MipwCodec) + 1);
+	table->old = palloc(natts * sizeof(MipwValue) + 1);
+	table->new = palloc(natts * sizeof(MipwValue) + 1);
+	table->room = palloc(2 * natts * MIPW_WIDEST + 1);
 	describe_columns(rel, table);
 	table->index = identity_index(rel);
 	mark_identity(table);
@@ -161,14 +164,14 @@ mip_describe(Relation rel)
 
 /* ---- rows ---- */
 
+/* What is the same as it is stored, be it the pointer to where it is, need not be read. */
 static bool
-same_pointer(Datum a, Datum b)
+same_stored(Datum a, Datum b)
 {
-	struct varlena *p = (struct varlena *) DatumGetPointer(a);
-	struct varlena *q = (struct varlena *) DatumGetPointer(b);
+	const void *p = DatumGetPointer(a);
+	const void *q = DatumGetPointer(b);
 
-	return VARATT_IS_EXTERNAL_ONDISK(p) && VARATT_IS_EXTERNAL_ONDISK(q) &&
-		memcmp(p, q, VARSIZE_EXTERNAL(p)) == 0;
+	return VARSIZE_ANY(p) == VARSIZE_ANY(q) && memcmp(p, q, VARSIZE_ANY(p)) == 0;
 }
 
 bool
@@ -176,7 +179,9 @@ mip_same_image(Form_pg_attribute att, Datum a, bool a_null, Datum b, bool b_null
 {
 	if (a_null || b_null)
 		return a_null && b_null;
-	if (att->attlen == -1 && same_pointer(a, b))
+	if (att->attbyval)
+		return a == b;
+	if (att->attlen == -1 && same_stored(a, b))
 		return true;
 	return datum_image_eq(a, b, att->attbyval, att->attlen);
 }
@@ -219,25 +224,26 @@ mip_change_body(StringInfo body, char op, MipwTable *table, TupleTableSlot *old,
 				TupleTableSlot *new)
 {
 	const MipwRelation *relation = &table->relation;
-	MipwValue  *identity = palloc(relation->nidentity * sizeof(MipwValue) + 1);
-	MipwValue  *row = palloc0(relation->ncolumns * sizeof(MipwValue) + 1);
-	uint8	   *room = palloc(2 * relation->ncolumns * MIPW_WIDEST + 1);
+	uint8	   *room = table->room;
 
 	if (op == 'U' || op == 'D')
 	{
 		slot_getallattrs(old);
 		for (int i = 0; i < relation->nidentity; i++, room += MIPW_WIDEST)
 		{
-			encode_attribute(table, relation->identity[i], old, room, &identity[i]);
-			check_identified(relation, &identity[i]);
+			encode_attribute(table, relation->identity[i], old, room, &table->old[i]);
+			check_identified(relation, &table->old[i]);
 		}
 	}
 	if (op == 'U' || op == 'I')
 	{
 		slot_getallattrs(new);
 		for (int i = 0; i < relation->ncolumns; i++, room += MIPW_WIDEST)
-			if (op == 'I' || is_changed(table, i, old, new))
-				encode_attribute(table, i, new, room, &row[i]);
+		{
+			table->new[i].there = op == 'I' || is_changed(table, i, old, new);
+			if (table->new[i].there)
+				encode_attribute(table, i, new, room, &table->new[i]);
+		}
 	}
-	mipw_body(body, op, relation, identity, row);
+	mipw_body(body, op, relation, table->old, table->new);
 }

@@ -20,6 +20,10 @@ typedef struct MipwTable
 	MipwCodec  *codecs;			/* likewise */
 	Oid			index;			/* that the identity is the key of, if it is
 								 * one */
+	/* for the row at hand: */
+	MipwValue  *old;			/* its identity */
+	MipwValue  *new;
+	uint8	   *room;			/* for their bytes */
 } MipwTable;
 
 /*

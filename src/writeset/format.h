@@ -56,6 +56,7 @@
 #define MIP_WRITESET_FORMAT_H
 
 #include "lib/stringinfo.h"
+#include "port/pg_bswap.h"
 
 #define MIPW_MAGIC		"MIPW"
 #define MIPW_VERSION	1
@@ -216,8 +217,14 @@ extern struct varlena *mipw_end(MipwWriter *writer, uint64 last, uint64 database
 extern void mipw_body(StringInfo body, char op, const MipwRelation *relation,
 					  const MipwValue *identity, const MipwValue *row);
 
-/* Appends a value, of a type that is so wide, as bodies have it. */
-extern void mipw_append_value(StringInfo body, int width, const void *data, size_t length);
-extern void mipw_append_varint(StringInfo buffer, uint64 value);
+/* The lowest `width` bytes of a number, 8 at most, little-endian */
+static inline void
+mipw_put_number(void *to, uint64 value, int width)
+{
+#ifdef WORDS_BIGENDIAN
+	value = pg_bswap64(value);
+#endif
+	memcpy(to, &value, width);
+}
 
 #endif							/* MIP_WRITESET_FORMAT_H */

@@ -16,6 +16,9 @@
 #include "base/compat.h"
 #include "writeset/format.h"
 
+/* The most bytes that a varint has */
+#define MIPW_VARINT		10
+
 typedef struct MipwKey
 {
 	uint64		hash;
@@ -45,121 +48,176 @@ struct MipwWriter
 
 /* ---- parts ---- */
 
-static void
-put_number(void *to, uint64 value, int width)
+/* Room for so many bytes; they count when took() has been told where they end. */
+static char *
+make_room(StringInfo buffer, size_t most)
 {
-	for (int i = 0; i < width; i++)
-		((uint8 *) to)[i] = value >> (8 * i);
+	/* more than that is refused there */
+	enlargeStringInfo(buffer, Min(most, MaxAllocSize));
+	return buffer->data + buffer->len;
+}
+
+static void
+took(StringInfo buffer, char *end)
+{
+	buffer->len = end - buffer->data;
+	*end = '\0';
+}
+
+static char *
+put_varint(char *to, uint64 value)
+{
+	for (; value >= 0x80; value >>= 7)
+		*to++ = (value & 0x7f) | 0x80;
+	*to++ = value;
+	return to;
+}
+
+static size_t
+varint_length(uint64 value)
+{
+	size_t		length = 1;
+
+	while (value >>= 7)
+		length++;
+	return length;
+}
+
+static char *
+put_bytes(char *to, const void *bytes, size_t length)
+{
+	memcpy(to, bytes, length);
+	return to + length;
 }
 
 static void
 append_number(StringInfo buffer, uint64 value, int width)
 {
-	uint8		bytes[8];
+	char	   *to = make_room(buffer, width);
 
-	put_number(bytes, value, width);
-	appendBinaryStringInfo(buffer, (char *) bytes, width);
-}
-
-void
-mipw_append_varint(StringInfo buffer, uint64 value)
-{
-	char		bytes[10];
-	int			n = 0;
-
-	for (; value >= 0x80; value >>= 7)
-		bytes[n++] = (value & 0x7f) | 0x80;
-	bytes[n++] = value;
-	appendBinaryStringInfo(buffer, bytes, n);
+	mipw_put_number(to, value, width);
+	took(buffer, to + width);
 }
 
 static void
-append_string(StringInfo buffer, const void *data, size_t length)
+append_varint(StringInfo buffer, uint64 value)
 {
-	mipw_append_varint(buffer, length);
-	appendBinaryStringInfo(buffer, data, length);
+	took(buffer, put_varint(make_room(buffer, MIPW_VARINT), value));
 }
 
-void
-mipw_append_value(StringInfo body, int width, const void *data, size_t length)
+static void
+append_string(StringInfo buffer, const char *string)
 {
-	if (width > 0)
-	{
-		Assert(length == width);
-		appendBinaryStringInfo(body, data, width);
-	}
-	else
-		append_string(body, data, length);
+	append_varint(buffer, strlen(string));
+	appendBinaryStringInfo(buffer, string, strlen(string));
 }
 
 /* ---- bodies ---- */
 
-/* n bits of 0; returns where they are, from the beginning of the body. */
-static int
-append_bitmap(StringInfo body, int n)
+static size_t
+value_length(const MipwColumn *column, const MipwValue *value)
 {
-	int			at = body->len;
+	if (!value->there || value->null)
+		return 0;
+	Assert(column->width <= 0 || value->length == column->width);
+	return column->width > 0 ? column->width : varint_length(value->length) + value->length;
+}
 
-	enlargeStringInfo(body, (n + 7) / 8);
-	memset(body->data + at, 0, (n + 7) / 8);
-	body->len += (n + 7) / 8;
-	body->data[body->len] = '\0';
-	return at;
+static char *
+put_value(char *to, const MipwColumn *column, const MipwValue *value)
+{
+	if (column->width <= 0)
+		to = put_varint(to, value->length);
+	return put_bytes(to, value->data, value->length);
+}
+
+/* n bits of 0 */
+static char *
+put_bitmap(char *to, int n)
+{
+	return (char *) memset(to, 0, (n + 7) / 8) + (n + 7) / 8;
 }
 
 static void
-set_bit(StringInfo body, int bitmap, int i)
+set_bit(char *bitmap, int i)
 {
-	body->data[bitmap + i / 8] |= 1 << (i % 8);
+	bitmap[i / 8] |= 1 << (i % 8);
 }
 
-static void
-append_identity(StringInfo body, const MipwRelation *relation, const MipwValue *values)
+static size_t
+identity_length(const MipwRelation *relation, const MipwValue *values)
 {
-	int			nulls = append_bitmap(body, relation->nidentity);
+	size_t		length = (relation->nidentity + 7) / 8;
 
 	for (int i = 0; i < relation->nidentity; i++)
-	{
-		const MipwColumn *column = &relation->columns[relation->identity[i]];
-
-		Assert(values[i].there);
-		if (values[i].null)
-			set_bit(body, nulls, i);
-		else
-			mipw_append_value(body, column->width, values[i].data, values[i].length);
-	}
+		length += value_length(&relation->columns[relation->identity[i]], &values[i]);
+	return length;
 }
 
-static void
-append_row(StringInfo body, const MipwRelation *relation, bool partly,
-		   const MipwValue *values)
+static char *
+put_identity(char *to, const MipwRelation *relation, const MipwValue *values)
 {
-	int			changed = partly ? append_bitmap(body, relation->ncolumns) : 0;
-	int			nulls = append_bitmap(body, relation->ncolumns);
+	char	   *nulls = to;
 
+	to = put_bitmap(to, relation->nidentity);
+	for (int i = 0; i < relation->nidentity; i++)
+	{
+		Assert(values[i].there);
+		if (values[i].null)
+			set_bit(nulls, i);
+		else
+			to = put_value(to, &relation->columns[relation->identity[i]], &values[i]);
+	}
+	return to;
+}
+
+static size_t
+row_length(const MipwRelation *relation, bool partly, const MipwValue *values)
+{
+	size_t		length = (relation->ncolumns + 7) / 8 * (partly ? 2 : 1);
+
+	for (int i = 0; i < relation->ncolumns; i++)
+		length += value_length(&relation->columns[i], &values[i]);
+	return length;
+}
+
+static char *
+put_row(char *to, const MipwRelation *relation, bool partly, const MipwValue *values)
+{
+	char	   *changed = to;
+	char	   *nulls = partly ? put_bitmap(changed, relation->ncolumns) : changed;
+
+	to = put_bitmap(nulls, relation->ncolumns);
 	for (int i = 0; i < relation->ncolumns; i++)
 	{
 		Assert(partly || values[i].there);
 		if (!values[i].there)
 			continue;
 		if (partly)
-			set_bit(body, changed, i);
+			set_bit(changed, i);
 		if (values[i].null)
-			set_bit(body, nulls, i);
+			set_bit(nulls, i);
 		else
-			mipw_append_value(body, relation->columns[i].width, values[i].data,
-							  values[i].length);
+			to = put_value(to, &relation->columns[i], &values[i]);
 	}
+	return to;
 }
 
 void
 mipw_body(StringInfo body, char op, const MipwRelation *relation,
 		  const MipwValue *identity, const MipwValue *row)
 {
-	if (op == 'U' || op == 'D')
-		append_identity(body, relation, identity);
-	if (op == 'U' || op == 'I')
-		append_row(body, relation, op == 'U', row);
+	bool		has_identity = op == 'U' || op == 'D';
+	bool		has_row = op == 'U' || op == 'I';
+	char	   *to = make_room(body,
+							   (has_identity ? identity_length(relation, identity) : 0) +
+							   (has_row ? row_length(relation, op == 'U', row) : 0));
+
+	if (has_identity)
+		to = put_identity(to, relation, identity);
+	if (has_row)
+		to = put_row(to, relation, op == 'U', row);
+	took(body, to);
 }
 
 /* ---- the whole ---- */
@@ -192,16 +250,16 @@ mipw_write_relation(MipwWriter *writer, MipwRelation *relation)
 	append_number(buffer, relation->id, 4);
 	start = buffer->len;
 	append_number(buffer, relation->whole ? 'w' : 'k', 1);
-	append_string(buffer, relation->schema, strlen(relation->schema));
-	append_string(buffer, relation->name, strlen(relation->name));
-	mipw_append_varint(buffer, relation->ncolumns);
+	append_string(buffer, relation->schema);
+	append_string(buffer, relation->name);
+	append_varint(buffer, relation->ncolumns);
 	for (int i = 0; i < relation->ncolumns; i++)
 	{
 		const MipwColumn *column = &relation->columns[i];
 
 		append_number(buffer, column->flags, 1);
-		append_string(buffer, column->name, strlen(column->name));
-		append_string(buffer, column->type, strlen(column->type));
+		append_string(buffer, column->name);
+		append_string(buffer, column->type);
 	}
 	relation->fingerprint = mipw_fnv(MIPW_FNV, buffer->data + start, buffer->len - start);
 	append_number(buffer, relation->fingerprint, 8);
@@ -215,13 +273,16 @@ mipw_write_change(MipwWriter *writer, char op, uint64 number, uint32 relation,
 	static const char ops[] = "IUDT";
 	StringInfo	buffer = &writer->changes;
 	uint64		skip = number - writer->number - 1;
+	char	   *to;
 
 	Assert(number > writer->number && relation < writer->nrelations);
-	append_number(buffer, skip ? op | MIPW_SKIP : op, 1);
+	to = make_room(buffer, 1 + 3 * MIPW_VARINT + (size_t) body->len);
+	*to++ = skip ? op | MIPW_SKIP : op;
 	if (skip)
-		mipw_append_varint(buffer, skip - 1);
-	mipw_append_varint(buffer, relation);
-	append_string(buffer, body->data, body->len);
+		to = put_varint(to, skip - 1);
+	to = put_varint(to, relation);
+	to = put_varint(to, body->len);
+	took(buffer, put_bytes(to, body->data, body->len));
 	writer->number = number;
 	writer->counts[strchr(ops, op) - ops]++;
 }
@@ -274,19 +335,19 @@ put_header(const MipwWriter *writer, char *to, uint64 length, uint64 last,
 		   uint64 database, uint8 encoding)
 {
 	memcpy(to, MIPW_MAGIC, 4);
-	put_number(to + 4, MIPW_VERSION, 2);
-	put_number(to + 6, 0, 1);
-	put_number(to + 7, encoding, 1);
-	put_number(to + 8, database, 8);
-	put_number(to + 16, length, 8);
-	put_number(to + 24, writer->first, 8);
-	put_number(to + 32, last, 8);
+	mipw_put_number(to + 4, MIPW_VERSION, 2);
+	mipw_put_number(to + 6, 0, 1);
+	mipw_put_number(to + 7, encoding, 1);
+	mipw_put_number(to + 8, database, 8);
+	mipw_put_number(to + 16, length, 8);
+	mipw_put_number(to + 24, writer->first, 8);
+	mipw_put_number(to + 32, last, 8);
 	for (int i = 0; i < 4; i++)
-		put_number(to + 40 + 4 * i, writer->counts[i], 4);
-	put_number(to + 56, writer->nkeys, 4);
-	put_number(to + 60, writer->nrelations, 4);
-	put_number(to + 64, writer->relations.len, 4);
-	put_number(to + 68, writer->changes.len, 4);
+		mipw_put_number(to + 40 + 4 * i, writer->counts[i], 4);
+	mipw_put_number(to + 56, writer->nkeys, 4);
+	mipw_put_number(to + 60, writer->nrelations, 4);
+	mipw_put_number(to + 64, writer->relations.len, 4);
+	mipw_put_number(to + 68, writer->changes.len, 4);
 }
 
 struct varlena *
@@ -312,8 +373,8 @@ mipw_end(MipwWriter *writer, uint64 last, uint64 database, uint8 encoding)
 	to += MIPW_HEADER;
 	for (uint64 i = 0; i < writer->nkeys; i++)
 	{
-		put_number(to + 8 * i, writer->keys[i].hash, 8);
-		put_number(to + 8 * writer->nkeys + i, writer->keys[i].mode, 1);
+		mipw_put_number(to + 8 * i, writer->keys[i].hash, 8);
+		mipw_put_number(to + 8 * writer->nkeys + i, writer->keys[i].mode, 1);
 	}
 	to += 9 * writer->nkeys;
 	memcpy(to, writer->relations.data, writer->relations.len);
@@ -323,7 +384,7 @@ mipw_end(MipwWriter *writer, uint64 last, uint64 database, uint8 encoding)
 	INIT_CRC32C(crc);
 	COMP_CRC32C(crc, VARDATA(result), length - MIPW_TRAILER);
 	FIN_CRC32C(crc);
-	put_number(to, crc, 4);
+	mipw_put_number(to, crc, 4);
 	MemoryContextDelete(writer->context);
 	return result;
 }

@@ -82,13 +82,6 @@ bytes_number(const uint8 *bytes, int width)
 	return value;
 }
 
-static void
-number_bytes(uint8 *bytes, uint64 value, int width)
-{
-	for (int i = 0; i < width; i++)
-		bytes[i] = value >> (8 * i);
-}
-
 /* Of types by reference that are an array of bytes anyway */
 static bool
 is_raw(Oid type)
@@ -99,19 +92,20 @@ is_raw(Oid type)
 static void
 fixed_encode(const MipwCodec *codec, Datum datum, uint8 *bytes)
 {
-	if (is_raw(codec->type))
+	/* there is room for more than it is wide */
+	if (codec->typbyval)
+		mipw_put_number(bytes, datum, 8);
+	else if (is_raw(codec->type))
 		memcpy(bytes, DatumGetPointer(datum), codec->width);
 	else if (codec->type == TIMETZOID)
 	{
 		TimeTzADT  *time = DatumGetTimeTzADTP(datum);
 
-		number_bytes(bytes, time->time, 8);
-		number_bytes(bytes + 8, (uint32) time->zone, 4);
+		mipw_put_number(bytes, time->time, 8);
+		mipw_put_number(bytes + 8, (uint32) time->zone, 4);
 	}
-	else if (codec->width == 8)
-		number_bytes(bytes, DatumGetInt64(datum), 8);
 	else
-		number_bytes(bytes, datum, codec->width);
+		mipw_put_number(bytes, DatumGetInt64(datum), 8);	/* where Datum has 4 bytes */
 }
 
 static Datum
