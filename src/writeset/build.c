@@ -94,17 +94,31 @@ description_size(const MipwRelation *relation)
 	return size;
 }
 
-/* Tables that are truncated together are so in one part. */
 static bool
-has_room(MipBuild *build, const MipBuildTable *table, char op, const StringInfoData *body)
+fits(const MipBuild *build, const MipBuildTable *table, const StringInfoData *body)
 {
 	uint64		size = mipw_size(build->writer) + body->len + OVERHEAD +
 		9 * mip_keys_most(table->keys);
 
 	if (!table->written)
 		size += description_size(&table->table->relation);
-	if (size <= build->most ||
-		(build->in_parts && (build->empty || (op == 'T' && build->truncates))))
+	return size <= build->most;
+}
+
+/* Tables that are truncated together are so in one part. */
+static bool
+may_be_larger(const MipBuild *build, char op)
+{
+	return build->in_parts && (build->empty || (op == 'T' && build->truncates));
+}
+
+static bool
+has_room(MipBuild *build, const MipBuildTable *table, char op, const StringInfoData *body)
+{
+	if (fits(build, table, body) || may_be_larger(build, op))
+		return true;
+	mipw_settle_keys(build->writer);
+	if (fits(build, table, body))
 		return true;
 	if (!build->in_parts)
 		ereport(ERROR,
@@ -120,13 +134,13 @@ mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 {
 	MemoryContext caller = MemoryContextSwitchTo(build->row);
 	StringInfo	body = &build->body;
-	bool		fits;
+	bool		written;
 
 	resetStringInfo(body);
 	if (op != 'T')
 		mip_change_body(body, op, table->table, old, new);
-	fits = has_room(build, table, op, body);
-	if (fits)
+	written = has_room(build, table, op, body);
+	if (written)
 	{
 		if (!table->written)
 			table->number = mipw_write_relation(build->writer, &table->table->relation);
@@ -138,7 +152,7 @@ mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextReset(build->row);
-	return fits;
+	return written;
 }
 
 /* This database, wherever it is served */

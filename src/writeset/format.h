@@ -206,6 +206,9 @@ extern void mipw_write_change(MipwWriter *writer, char op, uint64 number,
 /* As often as one likes: of the same hash the strongest mode is kept. */
 extern void mipw_write_key(MipwWriter *writer, uint64 hash, uint8 mode);
 
+/* Drops repeated keys. */
+extern void mipw_settle_keys(MipwWriter *writer);
+
 /* How long it would be now, or, with repeated keys, could be. */
 extern uint64 mipw_size(const MipwWriter *writer);
 

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "port/pg_bitutils.h"
 #include "port/pg_crc32c.h"
 #include "utils/memutils.h"
 
@@ -38,6 +39,14 @@ struct MipwWriter
 	uint64		nkeys;
 	uint64		room;
 };
+
+/* Sorting them by buckets is faster from here on; how many of them one is to have. */
+#define MANY_KEYS		256
+#define KEYS_PER_BUCKET	4
+#define MOST_BITS		16
+
+/* With fewer, the memory that repeated ones take does not matter. */
+#define WORTH_SETTLING	65536
 
 #define ST_SORT sort_keys
 #define ST_ELEMENT_TYPE MipwKey
@@ -287,13 +296,47 @@ mipw_write_change(MipwWriter *writer, char op, uint64 number, uint32 relation,
 	writer->counts[strchr(ops, op) - ops]++;
 }
 
-/* Keys in order, each once. */
+/* By the highest bits of its hash; where there are fewer than keys, keys of each are few. */
+static inline uint32
+bucket_of(const MipwKey *key, int bits)
+{
+	return key->hash >> (64 - bits);
+}
+
+/*
+ * Puts them in order by the highest bits first, one after the other: hashes are spread
+ * evenly, so what is left to be sorted is short; if they are not, it is still sorted.
+ */
 static void
-settle_keys(MipwWriter *writer)
+sort_by_buckets(MipwWriter *writer)
+{
+	int			bits = Min(pg_leftmost_one_pos64(writer->nkeys / KEYS_PER_BUCKET), MOST_BITS);
+	uint32		nbuckets = 1 << bits;
+	uint64	   *begins = palloc0((nbuckets + 1) * sizeof(uint64));
+	MipwKey    *sorted = MemoryContextAllocHuge(writer->context, writer->room * sizeof(MipwKey));
+
+	for (uint64 i = 0; i < writer->nkeys; i++)
+		begins[bucket_of(&writer->keys[i], bits)]++;
+	for (uint32 i = 1; i <= nbuckets; i++)
+		begins[i] += begins[i - 1];
+	for (uint64 i = 0; i < writer->nkeys; i++)
+		sorted[--begins[bucket_of(&writer->keys[i], bits)]] = writer->keys[i];
+	for (uint32 i = 0; i < nbuckets; i++)
+		sort_keys(sorted + begins[i], begins[i + 1] - begins[i]);
+	pfree(writer->keys);
+	writer->keys = sorted;
+	pfree(begins);
+}
+
+void
+mipw_settle_keys(MipwWriter *writer)
 {
 	uint64		n = 0;
 
-	sort_keys(writer->keys, writer->nkeys);
+	if (writer->nkeys >= MANY_KEYS)
+		sort_by_buckets(writer);
+	else
+		sort_keys(writer->keys, writer->nkeys);
 	for (uint64 i = 0; i < writer->nkeys; i++)
 	{
 		MipwKey    *key = &writer->keys[i];
@@ -312,7 +355,8 @@ mipw_write_key(MipwWriter *writer, uint64 hash, uint8 mode)
 	if (writer->nkeys == writer->room)
 	{
 		/* the same ones may have come again and again */
-		settle_keys(writer);
+		if (writer->nkeys >= WORTH_SETTLING)
+			mipw_settle_keys(writer);
 		if (writer->nkeys > writer->room / 2)
 		{
 			writer->room *= 2;
@@ -359,7 +403,7 @@ mipw_end(MipwWriter *writer, uint64 last, uint64 database, uint8 encoding)
 	pg_crc32c	crc;
 
 	Assert(last + 1 >= writer->first && last >= writer->number);
-	settle_keys(writer);
+	mipw_settle_keys(writer);
 	length = mipw_size(writer);
 	if (length > MaxAllocSize - VARHDRSZ)
 		ereport(ERROR,

@@ -373,7 +373,7 @@ mip_keys_restart(MipwKeys *keys)
 static void
 key_values(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, Datum *values, bool *nulls)
 {
-	if (def->info)
+	if (def->computed)
 	{
 		FormIndexDatum(def->info, slot, keys->estate, values, nulls);
 		return;
