@@ -146,6 +146,13 @@ typedef RelFileNode MipFileLocator;
 							   offsetof(PROCLOCK, procLink)))
 #endif
 
+/* A process's own slots for weaker locks on tables */
+#if PG_VERSION_NUM >= 180000
+#define MIP_LOCK_SLOTS FastPathLockSlotsPerBackend()
+#else
+#define MIP_LOCK_SLOTS FP_LOCK_SLOTS_PER_BACKEND
+#endif
+
 /* What tuple_update tells the executor about indexes. */
 #if PG_VERSION_NUM >= 160000
 #define MipUpdateIndexes TU_UpdateIndexes

@@ -156,24 +156,37 @@ mip_own_strong_lock(LOCKTAG *tag)
 	return found.mode;
 }
 
-/* Most of these locks are not in the part of the table that visit_own_locks sees. */
-Oid *
-mip_own_written_tables(int *n)
+static bool
+collect_written(const PROCLOCK *held, void *arg)
 {
-	LockData   *locks = GetLockStatusData();
-	Oid		   *tables = palloc(sizeof(Oid) * Max(locks->nelements, 1));
-	LOCKMASK	writes = 0;
+	const LOCKTAG *tag = &held->tag.myLock->tag;
+	List	  **tables = arg;
 
-	for (LOCKMODE mode = RowExclusiveLock; mode <= MaxLockMode; mode++)
-		writes |= LOCKBIT_ON(mode);
-	*n = 0;
-	for (int i = 0; i < locks->nelements; i++)
+	if (tag->locktag_type == LOCKTAG_RELATION && tag->locktag_field1 == MyDatabaseId &&
+		(held->holdMask & ~(LOCKBIT_ON(RowExclusiveLock) - 1)) != 0)
+		*tables = lappend_oid(*tables, tag->locktag_field2);
+	return true;
+}
+
+/*
+ * Most of these locks are in the process's own slots, where what has been given back
+ * stays, too: the process itself knows what it has. Others may move a lock from there to
+ * the lock table at any time, but leave the slot as it is.
+ */
+List *
+mip_own_written_tables(void)
+{
+	List	   *tables = NIL;
+
+	visit_own_locks(collect_written, &tables);
+	for (int i = 0; i < MIP_LOCK_SLOTS; i++)
 	{
-		const LockInstanceData *lock = &locks->locks[i];
+		Oid			relid = MyProc->fpRelId[i];
+		LOCKTAG		tag;
 
-		if (lock->pid == MyProcPid && lock->locktag.locktag_type == LOCKTAG_RELATION &&
-			lock->locktag.locktag_field1 == MyDatabaseId && (lock->holdMask & writes) != 0)
-			tables[(*n)++] = lock->locktag.locktag_field2;
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+		if (OidIsValid(relid) && mip_lock_held_by_me(&tag, RowExclusiveLock))
+			tables = lappend_oid(tables, relid);
 	}
 	return tables;
 }

@@ -40,10 +40,10 @@ extern LOCKMODE mip_own_strong_lock(LOCKTAG *tag);
 
 /*
  * The tables of this database that this backend's transaction may have written to, by
- * its locks on them: an array, of *n OIDs, some of them more than once. Copies the lock
- * table.
+ * its locks on them: OIDs, some of them more than once. Takes the lock table's lightweight
+ * locks, where it has locks there.
  */
-extern Oid *mip_own_written_tables(int *n);
+extern List *mip_own_written_tables(void);
 
 /* The advisory locks that this backend has, of MipOwnLock, in their order */
 extern List *mip_own_advisory_locks(void);

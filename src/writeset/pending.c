@@ -43,17 +43,17 @@ has_deferrable_trigger(Relation rel)
 void
 mip_refuse_pending_triggers(void)
 {
-	int			n;
-	Oid		   *tables = mip_own_written_tables(&n);
+	List	   *tables = mip_own_written_tables();
+	ListCell   *lc;
 
-	for (int i = 0; i < n; i++)
+	foreach(lc, tables)
 	{
-		Relation	rel = try_relation_open(tables[i], NoLock);
+		Relation	rel = try_relation_open(lfirst_oid(lc), NoLock);
 
 		if (rel == NULL)
 			continue;
 		/* that looks at all events, whatever tables they are of */
-		if (has_deferrable_trigger(rel) && AfterTriggerPendingOnRel(tables[i]))
+		if (has_deferrable_trigger(rel) && AfterTriggerPendingOnRel(lfirst_oid(lc)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("deferred triggers of table \"%s\" have not been fired yet",
@@ -62,5 +62,5 @@ mip_refuse_pending_triggers(void)
 					 errhint("Send SET CONSTRAINTS ALL IMMEDIATE before, and extract behind the statement, not in RETURNING or in such a trigger.")));
 		relation_close(rel, NoLock);
 	}
-	pfree(tables);
+	list_free(tables);
 }
