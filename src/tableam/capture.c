@@ -66,7 +66,7 @@ can_be_captured(Relation rel)
 		!OidIsValid(rel->rd_rel->relrewrite);
 }
 
-static bool
+static inline bool
 is_captured(Relation rel)
 {
 	if (paused || !can_be_captured(rel))

@@ -324,20 +324,21 @@ mark_subtransaction(MipPlaces *places)
 	places->nmarks++;
 }
 
-static void
-put(MipPlaces *places, const MipPlace *place)
+/* Where the next one goes; it is there when it is counted. */
+static MipPlace *
+next_place(MipPlaces *places)
 {
-	if (places->count - places->spilled == places->room)
+	if (unlikely(places->count - places->spilled == places->room))
 		make_room(places);
-	places->tail[places->count - places->spilled] = *place;
-	places->count++;
-	places->truncates |= place->op == MIP_PLACE_TRUNCATE;
+	return &places->tail[places->count - places->spilled];
 }
 
 void
 mip_places_add(MipPlaces *places, const MipPlace *place)
 {
-	put(places, place);
+	*next_place(places) = *place;
+	places->count++;
+	places->truncates |= place->op == MIP_PLACE_TRUNCATE;
 	places->number = place->number;
 }
 
@@ -365,18 +366,21 @@ bool
 mip_places_append(MipPlaceFile file, MipPlaceOp op,
 				  const ItemPointerData *old, const ItemPointerData *new)
 {
-	MipPlaces  *places = mip_places_mine();
-	MipPlace	place;
+	MipPlaces  *places = current ? current : mip_places_mine();
+	MipPlace   *place;
 	int			nfiles;
 
 	mark_subtransaction(places);
 	nfiles = places->nfiles;
-	place.number = places->number + 1 - shifted(places, places->count);
-	place.op = op;
-	place.file = ordinal_of(places, file);
-	set_place(&place.old, old);
-	set_place(&place.new, new);
-	put(places, &place);
+	/* what may fail comes first */
+	place = next_place(places);
+	place->file = ordinal_of(places, file);
+	place->op = op;
+	place->number = places->number + 1 - shifted(places, places->count);
+	set_place(&place->old, old);
+	set_place(&place->new, new);
+	places->truncates |= op == MIP_PLACE_TRUNCATE;
+	places->count++;
 	places->number++;
 	return places->nfiles > nfiles;
 }
