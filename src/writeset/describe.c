@@ -214,6 +214,9 @@ is_changed(MipwTable *table, int i, TupleTableSlot *old, TupleTableSlot *new)
 {
 	int			att = table->attnums[i] - 1;
 
+	/* most are of this kind */
+	if (table->codecs[i].typbyval && !old->tts_isnull[att] && !new->tts_isnull[att])
+		return old->tts_values[att] != new->tts_values[att];
 	return !mip_same_image(TupleDescAttr(new->tts_tupleDescriptor, att),
 						   old->tts_values[att], old->tts_isnull[att],
 						   new->tts_values[att], new->tts_isnull[att]);

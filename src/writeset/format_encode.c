@@ -61,8 +61,9 @@ struct MipwWriter
 static char *
 make_room(StringInfo buffer, size_t most)
 {
-	/* more than that is refused there */
-	enlargeStringInfo(buffer, Min(most, MaxAllocSize));
+	/* more than MaxAllocSize is refused there */
+	if (most >= buffer->maxlen - buffer->len)
+		enlargeStringInfo(buffer, Min(most, MaxAllocSize));
 	return buffer->data + buffer->len;
 }
 
@@ -140,11 +141,10 @@ put_value(char *to, const MipwColumn *column, const MipwValue *value)
 	return put_bytes(to, value->data, value->length);
 }
 
-/* n bits of 0 */
-static char *
-put_bitmap(char *to, int n)
+static size_t
+bitmap_length(int nbits)
 {
-	return (char *) memset(to, 0, (n + 7) / 8) + (n + 7) / 8;
+	return (nbits + 7) / 8;
 }
 
 static void
@@ -156,7 +156,7 @@ set_bit(char *bitmap, int i)
 static size_t
 identity_length(const MipwRelation *relation, const MipwValue *values)
 {
-	size_t		length = (relation->nidentity + 7) / 8;
+	size_t		length = bitmap_length(relation->nidentity);
 
 	for (int i = 0; i < relation->nidentity; i++)
 		length += value_length(&relation->columns[relation->identity[i]], &values[i]);
@@ -166,9 +166,9 @@ identity_length(const MipwRelation *relation, const MipwValue *values)
 static char *
 put_identity(char *to, const MipwRelation *relation, const MipwValue *values)
 {
-	char	   *nulls = to;
+	char	   *nulls = memset(to, 0, bitmap_length(relation->nidentity));
 
-	to = put_bitmap(to, relation->nidentity);
+	to += bitmap_length(relation->nidentity);
 	for (int i = 0; i < relation->nidentity; i++)
 	{
 		Assert(values[i].there);
@@ -183,7 +183,7 @@ put_identity(char *to, const MipwRelation *relation, const MipwValue *values)
 static size_t
 row_length(const MipwRelation *relation, bool partly, const MipwValue *values)
 {
-	size_t		length = (relation->ncolumns + 7) / 8 * (partly ? 2 : 1);
+	size_t		length = bitmap_length(relation->ncolumns) * (partly ? 2 : 1);
 
 	for (int i = 0; i < relation->ncolumns; i++)
 		length += value_length(&relation->columns[i], &values[i]);
@@ -193,10 +193,12 @@ row_length(const MipwRelation *relation, bool partly, const MipwValue *values)
 static char *
 put_row(char *to, const MipwRelation *relation, bool partly, const MipwValue *values)
 {
+	int			width = bitmap_length(relation->ncolumns);
 	char	   *changed = to;
-	char	   *nulls = partly ? put_bitmap(changed, relation->ncolumns) : changed;
+	char	   *nulls = partly ? to + width : to;
 
-	to = put_bitmap(nulls, relation->ncolumns);
+	memset(to, 0, nulls + width - to);
+	to = nulls + width;
 	for (int i = 0; i < relation->ncolumns; i++)
 	{
 		Assert(partly || values[i].there);
@@ -279,7 +281,6 @@ void
 mipw_write_change(MipwWriter *writer, char op, uint64 number, uint32 relation,
 				  const StringInfoData *body)
 {
-	static const char ops[] = "IUDT";
 	StringInfo	buffer = &writer->changes;
 	uint64		skip = number - writer->number - 1;
 	char	   *to;
@@ -293,7 +294,7 @@ mipw_write_change(MipwWriter *writer, char op, uint64 number, uint32 relation,
 	to = put_varint(to, body->len);
 	took(buffer, put_bytes(to, body->data, body->len));
 	writer->number = number;
-	writer->counts[strchr(ops, op) - ops]++;
+	writer->counts[op == 'I' ? 0 : op == 'U' ? 1 : op == 'D' ? 2 : 3]++;
 }
 
 /* By the highest bits of its hash; where there are fewer than keys, keys of each are few. */
