@@ -105,7 +105,7 @@ fixed_encode(const MipwCodec *codec, Datum datum, uint8 *bytes)
 		mipw_put_number(bytes + 8, (uint32) time->zone, 4);
 	}
 	else
-		mipw_put_number(bytes, DatumGetInt64(datum), 8);	/* where Datum has 4 bytes */
+		mipw_put_number(bytes, DatumGetInt64(datum), 8);	/* by reference */
 }
 
 static Datum
