@@ -21,6 +21,7 @@
 #include "family/family.h"
 #include "family/family_lock.h"
 #include "family/sites.h"
+#include "family/telling.h"
 #include "mipt/durable.h"
 #include "mipt/horizon.h"
 #include "tableam/capture.h"
@@ -95,6 +96,7 @@ _PG_init(void)
 
 	mip_wal_register();
 	mip_ending_init();
+	mip_telling_init();
 	mip_guard_init();
 	mip_function_call_init();
 	mip_plans_init();

@@ -26,6 +26,7 @@
 #include "family/family.h"
 #include "family/family_lock.h"
 #include "family/sites.h"
+#include "family/telling.h"
 #include "mipt/books.h"
 #include "mipt/entry.h"
 #include "mipt/horizon.h"
@@ -208,6 +209,7 @@ forget_mine(void)
 	mip_across_at_eoxact();
 	mip_overlay_at_eoxact();
 	mip_withdraw_sites();
+	mip_telling_at_eoxact();
 	memset(&mip_mine, 0, sizeof(mip_mine));
 }
 

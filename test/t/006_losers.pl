@@ -160,11 +160,12 @@ sub gone
 
 # ---- clients that have gone quiet in the middle of a statement ----
 
-# The loser executes this COPY until the server waits for its client, as `$waits`
-# says of pg_stat_activity; an outsider goes on behind the winner. Returns the client.
+# The loser executes this until the server waits for its client, as `$waits` says
+# of pg_stat_activity (`$amid`, with the client's process, is called meanwhile); an
+# outsider goes on behind the winner. Returns the client.
 sub wins_over_quiet_client
 {
-	my ($xid, $name, $copy, $waits) = @_;
+	my ($xid, $name, $statement, $waits, $amid) = @_;
 	my ($in, $out, $err) = ('', '', '');
 	my $timer = IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default);
 	my $outsider = session($node, 'outsider');
@@ -174,8 +175,9 @@ sub wins_over_quiet_client
 		[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-f', '-' ],
 		'<', \$in, '>', \$out, '2>', \$err, $timer);
 	$in = "BEGIN; SELECT mip.begin('$xid', 1);\n"
-	  . "UPDATE a SET v = 1 WHERE id = 1;\n$copy\n";
+	  . "UPDATE a SET v = 1 WHERE id = 1;\n$statement\n";
 	$psql->pump_nb;
+	$amid->($psql->{KIDS}[0]{PID}) if $amid;
 	ok( $node->poll_query_until(
 			'postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE $waits"),
 		"$name: it waits for its client");
@@ -210,6 +212,27 @@ wins_over_quiet_client(
 	'loser with unread rows',
 	"COPY (SELECT repeat('x', 1000) FROM generate_series(1, 1000000)) TO STDOUT;",
 	"query LIKE 'COPY (%' AND wait_event = 'ClientWrite'")->kill_kill;
+
+# An error that nobody reads: it is told before the transaction is aborted, and
+# neither a cancel nor the session's end interrupts that.
+{
+	my $gate = session($node, 'gate');
+	$gate->sql('SELECT pg_advisory_lock(7)');
+	wins_over_quiet_client(
+		'untold',
+		'loser with an unread error',
+		"DO \$\$ BEGIN PERFORM pg_advisory_xact_lock(7);"
+		  . " RAISE 'no: %', repeat('x', 3000000); END \$\$;",
+		"query LIKE 'DO %' AND wait_event = 'ClientWrite'",
+		sub {
+			my ($client) = @_;
+			$node->poll_query_until('postgres',
+				"SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+			kill 'STOP', $client;
+			$gate->sql('SELECT pg_advisory_unlock(7)');
+		})->kill_kill;
+	$gate->quit;
+}
 
 # A backend that is stopped cannot be ended; the decision stands nevertheless,
 # may be repeated, and the loser can do nothing when it wakes.

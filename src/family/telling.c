@@ -1,0 +1,69 @@
+/*-------------------------------------------------------------------------
+ *
+ * telling.c
+ *	  Telling a client of an error, which may not read it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/socket.h>
+
+/* of a Port we need what comes first in it, and no other library's headers */
+#undef ENABLE_GSS
+#undef USE_OPENSSL
+#include "libpq/libpq-be.h"
+#include "miscadmin.h"
+#include "utils/elog.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+
+#include "family/current.h"
+#include "family/telling.h"
+
+/* So often does who tells its client of an error look whether it is to end. */
+#define LOOK_UP_MS		100
+
+static TimeoutId look_up_timeout = MAX_TIMEOUTS;
+static emit_log_hook_type prev_emit_log_hook;
+
+/* In a signal handler. What is being sent fails then, so the abort is reached. */
+static void
+hang_up_if_to_end(void)
+{
+	if (ProcDiePending)
+		(void) shutdown(MyProcPort->sock, SHUT_RDWR);
+}
+
+static void
+watch(void)
+{
+	if (look_up_timeout == MAX_TIMEOUTS)
+		look_up_timeout = RegisterTimeout(USER_TIMEOUT, hang_up_if_to_end);
+	enable_timeout_every(look_up_timeout,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(), LOOK_UP_MS),
+						 LOOK_UP_MS);
+}
+
+static void
+emit_log(ErrorData *edata)
+{
+	if (edata->elevel >= ERROR && mip_in_transaction() && MyProcPort != NULL)
+		watch();
+	if (prev_emit_log_hook)
+		prev_emit_log_hook(edata);
+}
+
+void
+mip_telling_at_eoxact(void)
+{
+	if (look_up_timeout != MAX_TIMEOUTS)
+		disable_timeout(look_up_timeout, false);
+}
+
+void
+mip_telling_init(void)
+{
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = emit_log;
+}

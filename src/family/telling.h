@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * telling.h
+ *	  Telling a client of an error, which may not read it.
+ *
+ * PostgreSQL tells the client before it aborts the transaction, and holds
+ * interrupts meanwhile: the locks of an instance would stay for as long as its
+ * client does not read, and neither a cancel nor the end of the session would
+ * help. From here on a session that is to end hangs up instead.
+ *
+ * (Errors that log_min_messages keeps from the server's log are not noticed.)
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_TELLING_H
+#define MIP_TELLING_H
+
+extern void mip_telling_init(void);
+
+/* The instance is over, and what it has had to tell was told. */
+extern void mip_telling_at_eoxact(void);
+
+#endif							/* MIP_TELLING_H */
