@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from relay import Relay
+from relay import Relay, hang_up
 
 __all__ = ["Direction", "Fault", "Mode", "Proxy"]
 
@@ -89,14 +88,15 @@ class Proxy(Relay):
             writer.transport.abort()
 
     async def _relay(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        writers = [to_client]
         self._writers.add(to_client)
-        to_server: asyncio.StreamWriter | None = None
         try:
             if self._down:
                 return
             if self._frozen:
                 await asyncio.Event().wait()
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target)
+            writers.append(to_server)
             self._writers.add(to_server)
             ends = (to_client, to_server)
             await asyncio.gather(
@@ -106,12 +106,8 @@ class Proxy(Relay):
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            for writer in (to_client, to_server):
-                if writer is not None:
-                    writer.transport.abort()
-                    self._writers.discard(writer)
-                    with contextlib.suppress(OSError):
-                        await writer.wait_closed()
+            self._writers.difference_update(writers)
+            await hang_up(*writers)
 
     async def _forward(
         self,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Relay"]
+__all__ = ["Relay", "hang_up"]
 
 
 class Relay(ABC):
@@ -39,3 +40,12 @@ class Relay(ABC):
 
     @abstractmethod
     async def _relay(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None: ...
+
+
+async def hang_up(*writers: asyncio.StreamWriter) -> None:
+    """None stays open, also where this is cancelled."""
+    for writer in writers:
+        writer.transport.abort()
+    for writer in writers:
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

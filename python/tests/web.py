@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import uvicorn
-from relay import Relay
+from relay import Relay, hang_up
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pgmip import App, Decided, Refused, Unknown
@@ -140,10 +140,7 @@ class WireProxy(Relay):
         except (OSError, asyncio.CancelledError):
             pass
         finally:
-            for writer in writers:
-                writer.transport.abort()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
+            await hang_up(*writers)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
         while data := await reader.read(65536):
