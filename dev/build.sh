@@ -7,15 +7,24 @@ list_sources() {
     find . -type f ! -path './.git/*' ! -name '*.pyc' ! -name '*.o' | sed 's,^\./,,'
 }
 
-# Times are kept, so make rebuilds only what changed; files that went are removed.
+# differs FILE: from the copy of it in the work folder?
+differs() {
+  ! cmp -s "$1" "$src/$1" || { if [ -x "$1" ]; then [ ! -x "$src/$1" ]; else [ -x "$src/$1" ]; fi; }
+}
+
+# What differs is copied, and is new then, whatever its time is in this clone: another one may have been built here since.
+# Files that went are removed.
 copy_sources() (
   cd "$top"
   now=$(mktemp)
-  trap 'rm -f "$now"' EXIT
+  changed=$(mktemp)
+  trap 'rm -f "$now" "$changed"' EXIT
   list_sources | LC_ALL=C sort | while IFS= read -r file; do
-    [ ! -f "$file" ] || printf '%s\n' "$file"
-  done >"$now"
-  tar -cf - -T "$now" | as_user tar -C "$src" -xf - --no-same-owner
+    [ -f "$file" ] || continue
+    printf '%s\n' "$file"
+    ! differs "$file" || printf '%s\n' "$file" >&3
+  done >"$now" 3>"$changed"
+  tar -cf - -T "$changed" | as_user tar -C "$src" -xmf - --no-same-owner
   if [ -f "$home/files" ]; then
     LC_ALL=C comm -13 "$now" "$home/files" | while IFS= read -r gone; do
       as_user rm -f "$src/$gone"
