@@ -297,7 +297,7 @@ has_missed_any(bool (*such) (TransactionId xid))
 	}
 	for (TransactionId xid = snapshot->xmax; TransactionIdPrecedes(xid, next);)
 	{
-		CHECK_FOR_INTERRUPTS();	/* a snapshot may be old */
+		CHECK_FOR_INTERRUPTS(); /* a snapshot may be old */
 		if (such(xid))
 			return true;
 		TransactionIdAdvance(xid);
