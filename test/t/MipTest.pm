@@ -33,6 +33,7 @@ sub mip_node
 		max_connections => 20,
 		autovacuum => 'off',
 		jit => 'off',		# pages of a few rows are not worth it, whatever planners think
+		checkpoint_timeout => '1h',	# only those that a test asks for: the next change of a page is logged in another way
 		%conf);
 	$node->append_conf('postgresql.conf',
 		join('', map { "$_ = '$conf{$_}'\n" } sort keys %conf));
