@@ -186,7 +186,9 @@ sub wins_over_quiet_client
 	$outsider->send_sql('SET lock_timeout = 20000;'
 		  . ' UPDATE a SET v = v + 1000 WHERE id = 1');
 	my ($o, $e) = $outsider->finish;
-	is($e, '', "$name: an outsider goes on");
+	is($e, '', "$name: an outsider goes on")
+	  or diag mip_sql($node,
+		"SELECT * FROM pg_stat_activity WHERE datname IS NOT NULL; SELECT * FROM pg_locks");
 	is_decided($node, $name);
 	$outsider->quit;
 	return $psql;
