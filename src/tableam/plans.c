@@ -15,14 +15,18 @@
  * something has been planned since that may scan only an index. That is to save
  * time: should a plan be overlooked, it is refused once.
  *
- * Beside that, of all tables: heap's scan of a range of TIDs leaves no mark for who
- * writes there afterwards, as SERIALIZABLE needs it. So the plan does.
+ * Beside that, of all tables: some scans leave no mark for everybody who writes there
+ * afterwards, as SERIALIZABLE needs it. So the plan does. Heap's scan of a range of TIDs
+ * leaves none. One by GiST marks the pages that it has read; who inserts is found by the
+ * leaf, or where he first widens the key of a page above it. Once that has been widened,
+ * by whomever, even if he was rolled back, nobody is who inserts below.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/table.h"
+#include "catalog/pg_am.h"
 #include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
@@ -59,14 +63,38 @@ distrust_visibility_map(PlanState *state, void *context)
 	return planstate_tree_walker(state, distrust_visibility_map, context);
 }
 
-/* Of the whole table: SIREAD locks know no ranges of pages. */
-static bool
-lock_tid_ranges(PlanState *state, void *context)
+/* That is opened; NULL if there is none, or the plan is but explained. */
+static Relation
+scanned_index(PlanState *state)
 {
+	switch (nodeTag(state))
+	{
+		case T_IndexScanState:
+			return ((IndexScanState *) state)->iss_RelationDesc;
+		case T_IndexOnlyScanState:
+			return ((IndexOnlyScanState *) state)->ioss_RelationDesc;
+		case T_BitmapIndexScanState:
+			return ((BitmapIndexScanState *) state)->biss_RelationDesc;
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * Of the whole table, for SIREAD locks know no ranges of pages; and of the whole
+ * GiST index.
+ */
+static bool
+lock_whole(PlanState *state, void *context)
+{
+	Relation	index = scanned_index(state);
+
 	if (IsA(state, TidRangeScanState))
 		PredicateLockRelation(((TidRangeScanState *) state)->ss.ss_currentRelation,
 							  state->state->es_snapshot);
-	return planstate_tree_walker(state, lock_tid_ranges, context);
+	if (index && index->rd_rel->relam == GIST_AM_OID)
+		PredicateLockRelation(index, state->state->es_snapshot);
+	return planstate_tree_walker(state, lock_whole, context);
 }
 
 void
@@ -75,7 +103,7 @@ mip_check_scans(QueryDesc *desc)
 	if (desc->planstate && (IsolationIsSerializable() || mip_overlay_exists()))
 		(void) distrust_visibility_map(desc->planstate, NULL);
 	if (desc->planstate && IsolationIsSerializable())
-		(void) lock_tid_ranges(desc->planstate, NULL);
+		(void) lock_whole(desc->planstate, NULL);
 }
 
 /* An overlay begins. */
