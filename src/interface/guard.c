@@ -338,6 +338,14 @@ is_nested(Node *stmt, ProcessUtilityContext context)
 	return !IsA(stmt, TransactionStmt);
 }
 
+static bool
+sets_many(Node *stmt, const char *what)
+{
+	return IsA(stmt, VariableSetStmt) &&
+		((VariableSetStmt *) stmt)->kind == VAR_SET_MULTI &&
+		strcmp(((VariableSetStmt *) stmt)->name, what) == 0;
+}
+
 /* Does it say how the transaction runs? */
 static bool
 sets_mode(Node *stmt)
@@ -345,9 +353,7 @@ sets_mode(Node *stmt)
 	if (IsA(stmt, TransactionStmt))
 		return ((TransactionStmt *) stmt)->kind == TRANS_STMT_BEGIN ||
 			((TransactionStmt *) stmt)->kind == TRANS_STMT_START;
-	return IsA(stmt, VariableSetStmt) &&
-		((VariableSetStmt *) stmt)->kind == VAR_SET_MULTI &&
-		strcmp(((VariableSetStmt *) stmt)->name, "TRANSACTION") == 0;
+	return sets_many(stmt, "TRANSACTION");
 }
 
 static void
@@ -391,6 +397,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 			check_locks(MIP_UTILITY_DEPTH);
 		if (sets_mode(stmt))
 			mip_across_refuse_deferrable();
+		if (sets_many(stmt, "TRANSACTION SNAPSHOT"))
+			mip_across_check_imported();
 	}
 	PG_CATCH();
 	{

@@ -417,6 +417,23 @@ fail(Rule rule, TransactionId rival)
 
 /* ---- the beginning of a statement ---- */
 
+/*
+ * A snapshot that somebody else has taken is older than this transaction. Those who have
+ * committed in between it would come before, though it began when they were over; nor
+ * does PostgreSQL know all of them any more.
+ */
+void
+mip_across_check_imported(void)
+{
+	if (serializable == EVERYWHERE && IsolationIsSerializable() &&
+		has_missed_any(TransactionIdDidCommit))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot import a snapshot since which others have committed where mip.serializable is \"everywhere\""),
+				 errdetail("This transaction has to come behind all that were over when it began."),
+				 errhint("Export a new one, or use REPEATABLE READ.")));
+}
+
 static bool has_missed_nobody;	/* though it is not followed */
 
 /*

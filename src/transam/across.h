@@ -37,6 +37,9 @@ extern void mip_across_refuse_deferrable(void);
 /* PREPARE TRANSACTION of who is no instance: likewise. */
 extern void mip_across_before_prepare(void);
 
+/* Behind SET TRANSACTION SNAPSHOT: an error (55000) if somebody has committed since. */
+extern void mip_across_check_imported(void);
+
 /*
  * The transaction reads and writes no more, and is about to be committed or
  * prepared: an error (40001) if it would not be serializable. If not, it counts as

@@ -142,6 +142,36 @@ like($s->refused("SELECT mip.begin('m', 1, '{a,b}', serializable => 'everywhere'
 $s->quit;
 set_everywhere(b => 'everywhere');
 
+# ---- snapshots of others ----
+
+my $exporter = begin('a', 'exporter');
+my $snapshot = $exporter->sql('SELECT pg_export_snapshot()');
+my $importer = session($node, 'importer');
+$importer->sql('\c a');
+$importer->sql('\set VERBOSITY verbose');
+my $busy = begin('a', 'busy');
+$busy->sql('SELECT v FROM s WHERE k = 70');
+for my $mode ('READ ONLY', 'READ WRITE')
+{
+	$importer->sql("BEGIN ISOLATION LEVEL SERIALIZABLE, $mode");
+	$importer->sql("SET TRANSACTION SNAPSHOT '$snapshot'");
+	is($importer->sql('SELECT v FROM s WHERE k = 70'), '0', "$mode: as current as one's own");
+	$importer->sql('COMMIT');
+}
+$node->safe_psql('a', 'UPDATE s SET v = 1 WHERE k = 70');
+for my $mode ('READ ONLY', 'READ WRITE')
+{
+	$importer->sql("BEGIN ISOLATION LEVEL SERIALIZABLE, $mode");
+	$importer->refused("SET TRANSACTION SNAPSHOT '$snapshot'", '55000', "$mode: older than what was over before");
+	$importer->sql('ROLLBACK');
+}
+$importer->sql('SET mip.serializable = site');
+$importer->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+$importer->sql("SET TRANSACTION SNAPSHOT '$snapshot'");
+is($importer->sql('SELECT v FROM s WHERE k = 70'), '0', 'but at a single site');
+$importer->sql('ROLLBACK');
+$_->quit for $busy, $importer, $exporter;
+
 # ---- who has an XID before his snapshot ----
 
 my $early = session($node, 'early');
