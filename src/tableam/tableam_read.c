@@ -20,6 +20,7 @@
 #include "access/heapam.h"
 #include "access/relscan.h"
 #include "executor/tuptable.h"
+#include "storage/predicate.h"
 
 #include "base/compat.h"
 #include "family/current.h"
@@ -248,15 +249,25 @@ mip_tuple_fetch_row_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 	return found;
 }
 
+/*
+ * ON CONFLICT asks this of the row that it has met: whatever it does then, and if the
+ * savepoint is rolled back, that row has been read. Heap leaves no mark of that. Ours
+ * comes before the look, for whoever writes behind it.
+ */
 static bool
 mip_tuple_satisfies_snapshot(Relation rel, TupleTableSlot *slot, Snapshot snapshot)
 {
+	HeapTuple	tuple = ((BufferHeapTupleTableSlot *) slot)->base.tuple;
 	bool		satisfies;
 
+	Assert(TTS_IS_BUFFERTUPLE(slot));
 	if (mip_in_transaction() && hidden(rel, &slot->tts_tid, snapshot))
 		return false;
+	PredicateLockTID(rel, &slot->tts_tid, snapshot, HeapTupleHeaderGetXmin(tuple->t_data));
 	satisfies = mip_heap()->tuple_satisfies_snapshot(rel, slot, snapshot);
 	page_seen();
+	if (satisfies)
+		mip_look(rel, slot, snapshot);
 	return satisfies;
 }
 
