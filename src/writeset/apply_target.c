@@ -17,6 +17,7 @@
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_trigger_d.h"
 #include "commands/trigger.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
@@ -602,7 +603,11 @@ mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
 	{
 		note_right(target, right);
 		if (right == ACL_UPDATE || right == ACL_DELETE)
+		{
+			/* or subscribers of this database would miss it, or stop at it */
+			CheckCmdReplicaIdentity(target->rel, right == ACL_UPDATE ? CMD_UPDATE : CMD_DELETE);
 			check_may_find(target);
+		}
 	}
 	return target;
 }

@@ -520,6 +520,36 @@ ROLLBACK;
 :apply
 :code
 DROP TABLE generated;
+-- Published without an identity: its subscribers would miss the change.
+CREATE TABLE published (a int, b int) USING mip;
+INSERT INTO published VALUES (1, 1);
+:capture
+INSERT INTO published VALUES (2, 2);
+:take
+ROLLBACK;
+SELECT :'w' AS inserted \gset
+:capture
+UPDATE published SET b = 2;
+:take
+ROLLBACK;
+SELECT :'w' AS updated \gset
+:capture
+DELETE FROM published;
+:take
+ROLLBACK;
+SET client_min_messages = error; -- not about wal_level
+CREATE PUBLICATION mip_regress FOR TABLE published;
+RESET client_min_messages;
+:apply
+:code
+SELECT mip.writeset_apply(:'updated');
+:code
+SELECT mip.writeset_apply(:'inserted');
+ALTER TABLE published REPLICA IDENTITY FULL;
+SELECT mip.writeset_apply(:'updated');
+TABLE published ORDER BY a;
+DROP PUBLICATION mip_regress;
+DROP TABLE published;
 -- A trigger that executes commands, between two changes of a row
 CREATE TABLE twice (id int PRIMARY KEY, v int) USING mip;
 INSERT INTO twice VALUES (1, 0);
