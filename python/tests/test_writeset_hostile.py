@@ -270,6 +270,44 @@ def test_one_table_as_two_relations(conn: psycopg.Connection[Any]) -> None:
     conn.execute("DROP TABLE two")
 
 
+def test_one_table_as_many_relations(conn: psycopg.Connection[Any]) -> None:
+    """Bytes that take a hundred times as many of memory, and a square of time, are not applied; compacted it is one."""
+    conn.execute("CREATE TABLE many (a int) USING mip")
+    conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
+    conn.execute("INSERT INTO many VALUES (1)")
+    row = conn.execute("SELECT mip.writeset()").fetchone()
+    conn.execute("ROLLBACK")
+    assert row
+    assert answer(conn, APPLY, joined(*[row[0]] * 100), row[0]) == "00000"
+    many = joined(*[row[0]] * 101)
+    assert answer(conn, APPLY, many, row[0]) == "54000"
+    assert conn.execute("SELECT mip.writeset_apply(mip.writeset_compact(%s))", (many,)).fetchall() == [(101,)]
+    conn.execute("ALTER TABLE many ADD b int")
+    conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
+    conn.execute("INSERT INTO many VALUES (2)")
+    other = conn.execute("SELECT mip.writeset()").fetchone()
+    conn.execute("ROLLBACK")
+    conn.execute("DROP TABLE many")
+    assert other
+    w = joined(*[row[0], other[0]] * 3)
+    compact = "SELECT (mip.writeset_info(mip.writeset_compact(%s))).relations"
+    assert conn.execute(compact, (w,)).fetchall() == [(2,)]
+
+
+def test_many_relations(conn: psycopg.Connection[Any]) -> None:
+    """Their names are not compared with each other's."""
+    count = 50_000
+    names = [b"r%d" % i for i in range(count)]
+    r = b"".join(b"\x01\0\0\0w\x01s" + to_varint(len(name)) + name + b"\0" + bytes(8) for name in names)
+    c = b"".join(b"T" + to_varint(i) + b"\0" for i in range(count))
+    header = b"MIPW" + struct.pack("<HBBQQQQ4I4I", 1, 0, 6, 1, 0, 1, count, 0, 0, 0, count, 0, count, len(r), len(c))
+    with conn.transaction(force_rollback=True):
+        conn.execute("SET LOCAL statement_timeout = '5s'")
+        w = made_whole(bytearray(header + r + c + bytes(TRAILER)))
+        compact = "SELECT truncated, relations FROM mip.writeset_info(mip.writeset_compact(%s))"
+        assert conn.execute(compact, (w,)).fetchall() == [(count, count)]
+
+
 def test_booleans(conn: psycopg.Connection[Any]) -> None:
     """A byte that is neither 0 nor 1 would be neither true nor false where it gets into a table."""
     conn.execute("CREATE TABLE flags (b bool, c smallint) USING mip")

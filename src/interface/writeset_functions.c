@@ -157,8 +157,8 @@ mip_writeset_changes(PG_FUNCTION_ARGS)
 Datum
 mip_writeset_conflicts(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(mip_writeset_conflict(mip_writeset_open_raw(PG_GETARG_BYTEA_PP(0)),
-										 mip_writeset_open_raw(PG_GETARG_BYTEA_PP(1))));
+	PG_RETURN_BOOL(mipw_conflict(mip_writeset_open_raw(PG_GETARG_BYTEA_PP(0)),
+								 mip_writeset_open_raw(PG_GETARG_BYTEA_PP(1))));
 }
 
 static void

@@ -485,6 +485,9 @@ mip_target_close_indexes(MipTarget *target)
 
 /* ---- beginning, ending ---- */
 
+/* So often no table need be described; each takes memory, and time with each change. */
+#define MOST_TWINS	100
+
 /* For messages of constraints, and triggers that fire for some columns only */
 static void
 enter_range_table(MipApply *apply, MipTarget *target)
@@ -504,12 +507,14 @@ enter_range_table(MipApply *apply, MipTarget *target)
 }
 
 /*
- * A table that the writeset describes in two ways, as compaction leaves them, is one: it
- * is opened once, since a table that is open twice cannot be truncated.
+ * A table that is described in two ways, as compaction leaves them, is one: it is opened
+ * once, since a table that is open twice cannot be truncated.
  */
 static void
 join_twin(MipApply *apply, MipTarget *target)
 {
+	int			twins = 0;
+
 	target->twin = target;
 	for (uint32 i = 0; i < apply->set->nrelations; i++)
 	{
@@ -521,8 +526,13 @@ join_twin(MipApply *apply, MipTarget *target)
 		target->shares = true;
 		target->twin = other->twin;
 		other->twin = target;
-		return;
+		break;
 	}
+	for (MipTarget *twin = target->twin; twin != target; twin = twin->twin)
+		if (++twins >= MOST_TWINS)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("the writeset describes table \"%s\" too often", target->name)));
 }
 
 static MipTarget *

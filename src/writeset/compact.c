@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * compact.c
- *	  Several writesets as one, and whether two of them are in conflict.
+ *	  Several writesets as one.
  *
  * Changes of one row are a chain: each finds the row by the identity that the one
  * before has left. By the image of the identity, that is: a row is found by what it
@@ -46,10 +46,24 @@ typedef struct MipwSlot
 	uint32		epoch;			/* chains of others are over */
 	uint32		number;
 	struct MipwOp *ops;			/* all that are left, the newest first */
-	const MipwRelation *written;	/* the last one in the result */
-	uint32		nwritten;		/* its number there */
 	struct MipwSlot *next;
 } MipwSlot;
+
+/* The slot of relations of this name */
+typedef struct MipwNamed
+{
+	const MipwRelation *relation;
+	MipwSlot   *slot;
+	char		status;
+} MipwNamed;
+
+/* A relation that is in the result, and its number there */
+typedef struct MipwWritten
+{
+	const MipwRelation *relation;
+	uint32		number;
+	char		status;
+} MipwWritten;
 
 /* An identity in a slot: bytes as of a D */
 typedef struct MipwImage
@@ -107,15 +121,17 @@ same_image(const MipwImage *a, const MipwImage *b)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-typedef struct MipwCompaction
+static uint32
+hash_string(const char *string)
 {
-	open_hash  *open;
-	MipwSlot   *slots;
-	uint32		nslots;
-	uint64		place;			/* of the change that is looked at */
-} MipwCompaction;
+	return hash_bytes((const unsigned char *) string, strlen(string));
+}
 
-/* ---- relations ---- */
+static bool
+same_name(const MipwRelation *a, const MipwRelation *b)
+{
+	return strcmp(a->name, b->name) == 0 && strcmp(a->schema, b->schema) == 0;
+}
 
 static bool
 same_relation(const MipwRelation *a, const MipwRelation *b)
@@ -123,8 +139,7 @@ same_relation(const MipwRelation *a, const MipwRelation *b)
 	if (a == b)
 		return true;
 	if (a->fingerprint != b->fingerprint || a->whole != b->whole ||
-		a->ncolumns != b->ncolumns || strcmp(a->schema, b->schema) != 0 ||
-		strcmp(a->name, b->name) != 0)
+		a->ncolumns != b->ncolumns || !same_name(a, b))
 		return false;
 	for (int i = 0; i < a->ncolumns; i++)
 		if (a->columns[i].flags != b->columns[i].flags ||
@@ -134,23 +149,57 @@ same_relation(const MipwRelation *a, const MipwRelation *b)
 	return true;
 }
 
+#define SH_PREFIX named
+#define SH_ELEMENT_TYPE MipwNamed
+#define SH_KEY_TYPE const MipwRelation *
+#define SH_KEY relation
+#define SH_HASH_KEY(table, key) \
+	hash_combine(hash_string((key)->schema), hash_string((key)->name))
+#define SH_EQUAL(table, a, b) same_name(a, b)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+#define SH_PREFIX written
+#define SH_ELEMENT_TYPE MipwWritten
+#define SH_KEY_TYPE const MipwRelation *
+#define SH_KEY relation
+#define SH_HASH_KEY(table, key) ((uint32) ((key)->fingerprint >> 32))
+#define SH_EQUAL(table, a, b) same_relation(a, b)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+typedef struct MipwCompaction
+{
+	open_hash  *open;
+	named_hash *named;
+	MipwSlot   *slots;
+	uint32		nslots;
+	uint64		place;			/* of the change that is looked at */
+} MipwCompaction;
+
+/* ---- relations ---- */
+
 /* The slot of a relation; chains end where it is described in another way. */
 static MipwSlot *
 slot_of(MipwCompaction *c, const MipwRelation *relation)
 {
-	MipwSlot   *slot = c->slots;
+	bool		found;
+	MipwNamed  *entry = named_insert(c->named, relation, &found);
+	MipwSlot   *slot;
 
-	while (slot && (strcmp(slot->relation->name, relation->name) != 0 ||
-					strcmp(slot->relation->schema, relation->schema) != 0))
-		slot = slot->next;
-	if (slot == NULL)
+	if (!found)
 	{
-		slot = palloc0(sizeof(MipwSlot));
+		slot = entry->slot = palloc0(sizeof(MipwSlot));
 		slot->relation = relation;
 		slot->number = c->nslots++;
 		slot->next = c->slots;
 		c->slots = slot;
 	}
+	slot = entry->slot;
 	if (!same_relation(slot->relation, relation))
 		slot->epoch++;
 	slot->relation = relation;
@@ -522,24 +571,26 @@ numbers_ascend(const MipwSet **sets, int n)
 }
 
 static uint32
-write_relation(MipwWriter *writer, const MipwOp *op)
+write_relation(written_hash *written, MipwWriter *writer, const MipwRelation *relation)
 {
-	MipwSlot   *slot = op->slot;
+	bool		found;
+	MipwWritten *entry = written_insert(written, relation, &found);
 
-	if (slot->written == NULL || !same_relation(slot->written, op->relation))
+	if (!found)
 	{
-		MipwRelation copy = *op->relation;
+		MipwRelation copy = *relation;
 
-		slot->written = op->relation;
-		slot->nwritten = mipw_write_relation(writer, &copy);
+		entry->number = mipw_write_relation(writer, &copy);
 	}
-	return slot->nwritten;
+	return entry->number;
 }
 
 /* Numbers them from `number` on, unless it is 0; returns the next one. */
 static uint64
 write_ops(MipwWriter *writer, MipwOp **ops, uint64 n, uint64 number)
 {
+	written_hash *written = written_create(CurrentMemoryContext, 16, NULL);
+
 	for (uint64 i = 0; i < n; i++)
 	{
 		MipwOp	   *op = ops[i];
@@ -551,7 +602,7 @@ write_ops(MipwWriter *writer, MipwOp **ops, uint64 n, uint64 number)
 		body.data = (char *) op->body;
 		body.len = op->body_end - op->body;
 		mipw_write_change(writer, op->op, number ? number++ : op->number,
-						  write_relation(writer, op), &body);
+						  write_relation(written, writer, op->relation), &body);
 	}
 	return number;
 }
@@ -559,7 +610,10 @@ write_ops(MipwWriter *writer, MipwOp **ops, uint64 n, uint64 number)
 struct varlena *
 mip_writeset_compact(const MipwSet **sets, int n)
 {
-	MipwCompaction c = {.open = open_create(CurrentMemoryContext, 1024, NULL)};
+	MipwCompaction c = {
+		.open = open_create(CurrentMemoryContext, 1024, NULL),
+		.named = named_create(CurrentMemoryContext, 16, NULL),
+	};
 	bool		keep = numbers_ascend(sets, n);
 	MipwWriter *writer = mipw_begin(keep ? sets[0]->first : 1);
 	uint64		database = n > 0 ? sets[0]->database : 0;
@@ -580,25 +634,4 @@ mip_writeset_compact(const MipwSet **sets, int n)
 	number = write_ops(writer, ops_in_place(&c), c.place, keep ? 0 : 1);
 	return mipw_end(writer, keep ? sets[n - 1]->last : number - 1, database,
 					n > 0 ? sets[0]->encoding : GetDatabaseEncoding());
-}
-
-/* ---- conflicts ---- */
-
-bool
-mip_writeset_conflict(const MipwSet *a, const MipwSet *b)
-{
-	uint32		i = 0;
-	uint32		j = 0;
-
-	while (i < a->nkeys && j < b->nkeys)
-	{
-		uint64		x = mipw_hash(a, i);
-		uint64		y = mipw_hash(b, j);
-
-		if (x == y && MIPW_CONFLICT(a->modes[i], b->modes[j]))
-			return true;
-		i += x <= y;
-		j += y <= x;
-	}
-	return false;
 }

@@ -16,7 +16,4 @@
  */
 extern struct varlena *mip_writeset_compact(const MipwSet **sets, int n);
 
-/* Do two of them have keys in conflict? */
-extern bool mip_writeset_conflict(const MipwSet *a, const MipwSet *b);
-
 #endif							/* MIP_WRITESET_COMPACT_H */

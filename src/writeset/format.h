@@ -170,6 +170,9 @@ extern const char *mipw_decode(const void *bytes, size_t length, MipwAlloc alloc
 							   MipwSet *set);
 
 extern uint64 mipw_hash(const MipwSet *set, uint32 i);
+
+/* Do two of them have keys in conflict? */
+extern bool mipw_conflict(const MipwSet *a, const MipwSet *b);
 extern MipwCursor mipw_changes(const MipwSet *set);
 
 /* The next change; false if there is none any more. */

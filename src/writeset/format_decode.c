@@ -518,6 +518,25 @@ mipw_hash(const MipwSet *set, uint32 i)
 	return number_at(set->hashes + 8 * (size_t) i, 8);
 }
 
+bool
+mipw_conflict(const MipwSet *a, const MipwSet *b)
+{
+	uint32		i = 0;
+	uint32		j = 0;
+
+	while (i < a->nkeys && j < b->nkeys)
+	{
+		uint64		x = mipw_hash(a, i);
+		uint64		y = mipw_hash(b, j);
+
+		if (x == y && MIPW_CONFLICT(a->modes[i], b->modes[j]))
+			return true;
+		i += x <= y;
+		j += y <= x;
+	}
+	return false;
+}
+
 MipwCursor
 mipw_changes(const MipwSet *set)
 {
