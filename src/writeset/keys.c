@@ -362,12 +362,6 @@ mip_keys_most(const MipwKeys *keys)
 	return 2 * keys->ndefs + 1 + keys->nrelations;
 }
 
-void
-mip_keys_restart(MipwKeys *keys)
-{
-	keys->written = 0;
-}
-
 /* ---- the key of a row ---- */
 
 static void

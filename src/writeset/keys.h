@@ -45,7 +45,4 @@ extern void mip_keys_write(MipwKeys *keys, MipwWriter *writer, char op,
 /* How many that may be, at most */
 extern int	mip_keys_most(const MipwKeys *keys);
 
-/* The relation's own keys come once into each writer; so does what follows this. */
-extern void mip_keys_restart(MipwKeys *keys);
-
 #endif							/* MIP_WRITESET_KEYS_H */
