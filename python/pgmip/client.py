@@ -43,7 +43,7 @@ _FINAL: dict[Kind, type[SubmitError]] = {
 }
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _BUSY = (425, 429)
-_MAY_RUN = (408, 409)  # from something in between, that has given up on a server, or knows of an earlier transmission
+_MAY_RUN = (408, 409, 424, 499)  # something in between has given up on a server, or knows of an earlier request
 
 
 class Client:

@@ -269,6 +269,8 @@ async def test_what_is_no_answer_is_asked_for_again(first: bytes) -> None:
     "answer",
     [
         http(408, "text/plain", b"Request Time-out"),
+        http(424, "text/plain", b"Failed Dependency"),
+        http(499, "text/plain", b"Client Closed Request"),
         http(409, "text/plain", b"being worked on"),
         http(409, "application/problem+json", b'{"type":"urn:pgmip:problem:in-progress","detail":"being worked on"}'),
         http(503, "application/problem+json", b'{"type":"urn:pgmip:problem:unknown","detail":"who knows"}'),
