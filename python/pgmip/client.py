@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -163,17 +164,26 @@ class Client:
         """One transmission."""
         if self._http.is_closed:
             return Final(Unknown("the client has been closed", xid=xid))
+        times = 0  # a transport may try again by itself, and keep to itself what has become of what it sent before
+
+        async def count(event: str, _: object) -> None:
+            nonlocal times
+            times += event.endswith(".send_request_headers.started")
+
         try:
             async with asyncio.timeout(patience):
-                response = await obeyed(self._http.post(server.url + path, content=body, headers=headers))
+                sending = self._http.post(server.url + path, content=body, headers=headers, extensions={"trace": count})
+                response = await obeyed(sending)
         except TimeoutError:
             why = f"no answer from {server.url} within {patience:g} s"
             return Failure(Unknown(why, xid=xid), open=True, again=True)
         except _NOT_SENT as error:
-            return Failure(_because(error, f"{server.url} cannot be reached", xid), open=False, again=True)
+            return Failure(_because(error, f"{server.url} cannot be reached", xid), open=times > 0, again=True)
         except httpx.RequestError as error:
             return Failure(_because(error, f"the connection to {server.url} was lost", xid), open=True, again=True)
-        return _verdict(response, xid)
+        verdict = _verdict(response, xid)
+        unanswered = times > 1 + len(response.history)
+        return replace(verdict, open=True) if isinstance(verdict, Failure) and unanswered else verdict
 
     async def _send_acknowledgements(self, xids: Sequence[str]) -> Sequence[str]:
         """Tell some server. Those that have to be told again."""

@@ -293,6 +293,52 @@ async def test_somebody_in_between_refuses(status: int) -> None:
     assert len(heard) == 1
 
 
+class Persistent(httpx.AsyncHTTPTransport):
+    """Tries again by itself, as add-ons of httpx do."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.again = again
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await super().handle_async_request(request)
+        except httpx.RemoteProtocolError:
+            if not self.again:
+                raise httpx.ConnectError("refused") from None
+            return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}'),
+        http(429, "text/plain", b"too many"),
+        http(404, "text/plain", b"no"),
+        None,
+    ],
+)
+async def test_a_transport_tries_again(second: bytes | None) -> None:
+    """Its last answer does not speak for what it has sent before: that was taken, and may succeed."""
+    async with (
+        answering(b"", second or b"") as (url, heard),
+        Client([url], transport=Persistent(second is not None)) as client,
+    ):
+        with pytest.raises(Unknown):
+            await client.submit("buy", None, deadline=0.3)
+    assert len(heard) > 1
+
+
+async def test_a_transport_that_sends_credentials_later() -> None:
+    """What was answered by itself keeps nothing open."""
+    challenge = http(401, "text/plain", b"who?", 'WWW-Authenticate: Digest realm="r", nonce="n"')
+    failed = http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}')
+    async with answering(challenge, failed) as (url, heard), Client([url], auth=httpx.DigestAuth("a", "b")) as client:
+        with pytest.raises(NothingHappened, match="a bug"):
+            await client.submit("buy", None)
+    assert len(heard) == 2
+
+
 async def test_a_failure_is_not_told_while_something_is_open(fake: FakeApp) -> None:
     """What was cut off may still be running, and succeed: that the second server has failed proves nothing."""
     failed = http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}')
