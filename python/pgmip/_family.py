@@ -141,6 +141,7 @@ class Family:
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
         self._left = set() if left is None else left  # own instances that may be prepared somewhere
         self._freed = False  # whether we have given one up, of whomever
+        self._settles = False  # what was left behind
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
 
@@ -163,6 +164,7 @@ class Family:
         to repeat, and the attempts are empty where there is nothing else to be finished, and from then on where the XID
         turns out to be too old. None where nothing is in doubt any more, because somebody else has taken it back.
         """
+        self._settles = True
         return await self._run(handler, request, settle=True)
 
     async def _run(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
@@ -415,7 +417,8 @@ class Family:
             if not await self._give_up(xinst, missing):
                 continue
             freed = self._freed = True
-            if xinst not in active:  # else its coordinator is alive, and may try again
+            # A coordinator that is alive may try again; of what was left behind it is not, unless it is seen.
+            if xinst in self._own or (self._settles and xinst not in active):
                 self._harmless.add(xinst)
         return freed
 

@@ -30,6 +30,8 @@ from pgmip import (
     _family,
     sync,
 )
+from pgmip._branch import Branch
+from pgmip._connection import cut
 from pgmip._family import Family
 from pgmip._json import canonical
 from pgmip.sweeper import EventName
@@ -349,6 +351,44 @@ async def test_a_second_server_between_two_attempts(
     assert active(shop, "between") == [0, 0]
     again.open.set()
     shop.assert_once("between", await submitted)
+    shop.assert_clean()
+
+
+async def test_a_second_server_whose_attempt_is_given_up(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has been seen prepared at the store, and has lost the bank: it will be back, though nobody sees it active."""
+    first, held, give_up, prepare = server(), Gate(), Family._give_up_own, Branch.prepare
+    lost: list[Branch] = []
+    attempts: list[int] = []
+
+    async def cut_off(self: Branch, *args: Any) -> Any:
+        if self.site == "bank" and not lost:
+            lost.append(self)
+            cut(self.conn)
+        return await prepare(self, *args)
+
+    async def later(self: Family, mipts: Any) -> Any:
+        if self._pools is first._pools:
+            await held()
+        return await give_up(self, mipts)
+
+    async def failing(tx: Tx) -> None:
+        attempts.append(tx.xinst)
+        if len(attempts) == 1:
+            await tx.store.execute("DO $$BEGIN RAISE lock_not_available; END$$")
+        raise ArithmeticError("a bug")
+
+    monkeypatch.setattr(Branch, "prepare", cut_off)
+    monkeypatch.setattr(Family, "_give_up_own", later)
+    submitted = asyncio.create_task(serving(first, nothing).submit("note", None, xid="was given up"))
+    await held.reached.wait()
+    assert in_doubt(shop) == [1, 0]
+    with pytest.raises(Unknown, match="sibling"):
+        await serving(server(), failing).submit("note", None, xid="was given up")
+    assert (in_doubt(shop), active(shop, "was given up"), len(attempts)) == ([0, 0], [0, 0], 2)
+    held.open.set()
+    shop.assert_once("was given up", await submitted)
     shop.assert_clean()
 
 
