@@ -27,6 +27,7 @@ from ._sqlstate import (
     is_acknowledged,
     may_be_held_up,
     said,
+    superseded_by,
 )
 from ._text import described
 from ._tx import Handler, Tx
@@ -348,6 +349,7 @@ class Family:
                 await attempt.close(hard=True)
                 raise
             await attempt.close()
+        self._meet(ended.mipts, *superseded_by(ended.reason))
         self._exposed |= ended.exposed
         if ended.left:
             self._left.add(xinst)
@@ -377,7 +379,9 @@ class Family:
 
     async def _is_in_doubt(self, but: int) -> bool:
         """Whether an instance is prepared somewhere, `but` one's own."""
-        return any(entry.xinst != but for entry in in_doubt(await self._read()))
+        mipts = await self._read()
+        self._meet(mipts)
+        return any(entry.xinst != but for entry in in_doubt(mipts))
 
     async def _adopt(self, request: str | None, *, repeat: bool, free: bool) -> bool:
         """Whether this request is in doubt, so that it is to be repeated, while all sites know of an instance of ours;
@@ -492,8 +496,7 @@ class Family:
 
         Who is merely prepared over other sites may go away again, and then this request may run: that decides nothing.
         """
-        self._siblings |= live(mipts) - self._own
-        self._phase.siblings = len(self._siblings)
+        self._meet(mipts)
         if self._are_foreign(mipts):
             committed = {site: [e for e in mipt or () if e.state is State.COMMITTED] for site, mipt in mipts.items()}
             if self._are_foreign(committed):
@@ -505,6 +508,11 @@ class Family:
         except ProtocolViolation as violation:
             violation.xid = self.xid
             raise
+
+    def _meet(self, mipts: Mipts, *others: int) -> None:
+        """Remember whom these MIPTs, or a site's refusal, have shown to be there."""
+        self._siblings |= (live(mipts) | set(others)) - self._own
+        self._phase.siblings = len(self._siblings)
 
     def _are_foreign(self, mipts: Mipts) -> bool:
         """Whether there are instances over other sites than ours, which cannot be judged from here."""

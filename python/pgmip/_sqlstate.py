@@ -23,9 +23,11 @@ __all__ = [
     "may_be_held_up",
     "said",
     "sqlstate",
+    "superseded_by",
 ]
 
 FAMILY_COMMITTED = "MP001"
+SUPERSEDED = "MP002"
 OTHER_SITES = "MP003"
 NOT_USABLE = "MP006"
 EXPIRED = "MP007"
@@ -33,7 +35,7 @@ EXPIRED = "MP007"
 _RETRYABLE = frozenset(
     {
         FAMILY_COMMITTED,
-        "MP002",  # superseded by a higher instance
+        SUPERSEDED,  # by a higher instance
         "MP004",  # instance id already used
         "MP005",  # ended so that a sibling could be committed, or given up
         "26000",  # somebody has dropped our prepared statements; the connection goes, too
@@ -72,6 +74,13 @@ def said(error: BaseException | None) -> str | None:
 def is_acknowledged(error: psycopg.Error) -> bool:
     """Whether a site says that the request is committed and acknowledged there, which is no word on whose commit."""
     return error.sqlstate == EXPIRED and json.loads(error.diag.message_detail or "{}").get("reason") == "acknowledged"
+
+
+def superseded_by(error: BaseException | None) -> tuple[int, ...]:
+    """The sibling that a site has prepared, and has refused this attempt for."""
+    if not isinstance(error, psycopg.Error) or said(error) != SUPERSEDED:
+        return ()
+    return (json.loads(error.diag.message_detail or "{}")["xinst"],)
 
 
 def is_protocol(error: BaseException | None) -> bool:

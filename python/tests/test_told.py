@@ -392,6 +392,104 @@ async def test_a_second_server_whose_attempt_is_given_up(
     shop.assert_clean()
 
 
+class Retried:
+    """A request that is prepared at the store, and waits for somebody at the bank, after whom it needs another attempt;
+    that one is held.
+    """
+
+    def __init__(self, server: Server, bank: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._bank = bank
+        self._app, attempt, attempts = server(), Family._try, [0]
+        self.again = Gate()
+
+        async def held(family: Family, *args: Any, **parameters: Any) -> Any:
+            if family._pools is self._app._pools and attempts[0]:
+                await self.again()
+            return await attempt(family, *args, **parameters)
+
+        @self._app.transaction(sites=("store", "bank"))
+        async def note(tx: Tx, request: Any) -> Any:
+            attempts[0] += 1
+            await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+            await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+            if attempts[0] == 1:
+                lock = "PERFORM FROM account WHERE a_id = 1 FOR UPDATE"
+                tx.bank.finish_with(f"DO $$BEGIN {lock}; RAISE serialization_failure; END$$".encode())
+            return {"xinst": tx.xinst}
+
+        monkeypatch.setattr(Family, "_try", held)
+
+    async def prepare(self, shop: Shop, xid: str) -> None:
+        await self._bank.execute("SELECT FROM account WHERE a_id = 1 FOR UPDATE")
+        self.told = asyncio.create_task(self._app.submit("note", None, xid=xid))
+        await until(lambda: in_doubt(shop) == [1, 0] and shop.sql("bank", "SELECT FROM mip.waits"))
+
+    async def take_back(self) -> None:
+        await self._bank.rollback()
+        await self.again.reached.wait()
+
+    async def commit(self) -> Any:
+        self.again.open.set()
+        return await self.told
+
+
+async def test_a_second_server_that_has_superseded_us(
+    server: Server, shop: Shop, bank: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site has said so: it has been met, though it has taken its attempt back before somebody looks."""
+    retried, second, gate, read, attempts = Retried(server, bank, monkeypatch), server(), Gate(), Family._read, [0]
+
+    async def failing(tx: Tx) -> None:
+        attempts[0] += 1
+        if attempts[0] > 1:
+            raise ArithmeticError("a bug")
+        await tx.store.execute("SELECT 1")
+        await gate()
+
+    async def later(family: Family) -> Any:
+        if family._pools is second._pools and attempts[0] == 1:
+            await retried.take_back()
+        return await read(family)
+
+    monkeypatch.setattr(Family, "_read", later)
+    told = asyncio.create_task(serving(second, failing).submit("note", None, xid="superseded"))
+    await gate.reached.wait()
+    await asyncio.sleep(0.05)  # an XINST above
+    await retried.prepare(shop, "superseded")
+    gate.open.set()
+    with pytest.raises(Unknown, match="sibling"):
+        await told
+    assert (attempts[0], in_doubt(shop)) == (2, [0, 0])
+    shop.assert_once("superseded", await retried.commit())
+    shop.assert_clean()
+
+
+async def test_a_second_server_that_was_seen_while_we_waited(
+    server: Server, shop: Shop, bank: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in doubt lets us go on, and so it has been met."""
+    retried, busy, gate = Retried(server, bank, monkeypatch), server(pool_size=1), Gate()
+
+    async def failing(tx: Tx) -> None:
+        if tx.xid == "busy":
+            await gate()
+        else:
+            await retried.take_back()
+        raise ArithmeticError("a bug")
+
+    serving(busy, failing)
+    other = asyncio.create_task(busy.submit("note", None, xid="busy"))
+    await gate.reached.wait()
+    await retried.prepare(shop, "seen")
+    with pytest.raises(Unknown, match="sibling"):
+        await busy.submit("note", None, xid="seen")
+    gate.open.set()
+    with pytest.raises(NothingHappened):
+        await other
+    shop.assert_once("seen", await retried.commit())
+    shop.assert_clean()
+
+
 async def test_alone_but_seen(
     server: Server, shop: Shop, bank: Session, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
