@@ -19,6 +19,7 @@ from ._deadline import Deadline
 from ._pool import Pool
 from ._sites import at_each_site
 from ._sqlstate import (
+    DOOMED,
     EXPIRED,
     FAMILY_COMMITTED,
     NOT_USABLE,
@@ -143,6 +144,7 @@ class Family:
         self._left = set() if left is None else left  # own instances that may be prepared somewhere
         self._freed = False  # whether we have given one up, of whomever
         self._settles = False  # what was left behind
+        self._given_up = False  # whether somebody else has given an attempt of ours up, and goes on
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
 
@@ -350,6 +352,7 @@ class Family:
                 raise
             await attempt.close()
         self._meet(ended.mipts, *superseded_by(ended.reason))
+        self._given_up |= said(ended.reason) == DOOMED
         self._exposed |= ended.exposed
         if ended.left:
             self._left.add(xinst)
@@ -546,7 +549,7 @@ class Family:
         if self._left:
             return "an attempt may be prepared"
         # Whom we have met before may be between two attempts.
-        if in_doubt(mipts) or (self._siblings | live(mipts)) - self._harmless:
+        if in_doubt(mipts) or self._given_up or (self._siblings | live(mipts)) - self._harmless:
             return "a sibling may still be on its way"
         if unread and (self._exposed or not self._alone):
             return f"no answer from {', '.join(unread)}"

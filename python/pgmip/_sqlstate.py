@@ -11,6 +11,7 @@ from psycopg.pq import ConnStatus
 from .exceptions import SiteDown
 
 __all__ = [
+    "DOOMED",
     "EXPIRED",
     "FAMILY_COMMITTED",
     "NOT_USABLE",
@@ -28,6 +29,7 @@ __all__ = [
 
 FAMILY_COMMITTED = "MP001"
 SUPERSEDED = "MP002"
+DOOMED = "MP005"
 OTHER_SITES = "MP003"
 NOT_USABLE = "MP006"
 EXPIRED = "MP007"
@@ -37,7 +39,7 @@ _RETRYABLE = frozenset(
         FAMILY_COMMITTED,
         SUPERSEDED,  # by a higher instance
         "MP004",  # instance id already used
-        "MP005",  # ended so that a sibling could be committed, or given up
+        DOOMED,  # ended so that a sibling could be committed, or given up
         "26000",  # somebody has dropped our prepared statements; the connection goes, too
         "40001",  # serialization failure
         "40P01",  # deadlock

@@ -490,6 +490,46 @@ async def test_a_second_server_that_was_seen_while_we_waited(
     shop.assert_clean()
 
 
+async def test_a_second_server_that_has_given_us_up(
+    server: Server, shop: Shop, bank: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Because we were in its way: it has not been seen, and will be back."""
+    app, second, again, attempt = server(), server(), Gate(), Family._try
+    attempts: dict[App, int] = {app: 0, second: 0}
+
+    async def held(family: Family, *args: Any, **parameters: Any) -> Any:
+        if family._pools is second._pools and attempts[second]:
+            await again()
+        return await attempt(family, *args, **parameters)
+
+    async def held_up(tx: Tx) -> None:
+        attempts[second] += 1
+        if attempts[second] == 1:
+            await tx.store.execute("DO $$BEGIN RAISE lock_not_available; END$$")
+
+    @app.transaction(sites=("store", "bank"))
+    async def note(tx: Tx, request: Any) -> Any:
+        attempts[app] += 1
+        if attempts[app] > 1:
+            await again.reached.wait()
+            raise ArithmeticError("a bug")
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        tx.bank.finish_with("UPDATE account SET balance = balance WHERE a_id = 1")
+
+    monkeypatch.setattr(Family, "_try", held)
+    await bank.execute("SELECT FROM account WHERE a_id = 1 FOR UPDATE")
+    told = asyncio.create_task(app.submit("note", None, xid="in the way"))
+    await until(lambda: in_doubt(shop) == [1, 0] and shop.sql("bank", "SELECT FROM mip.waits"))
+    submitted = asyncio.create_task(serving(second, held_up).submit("note", None, xid="in the way"))
+    with pytest.raises(Unknown):
+        await told
+    assert (list(attempts.values()), in_doubt(shop), active(shop, "in the way")) == ([2, 1], [0, 0], [0, 0])
+    again.open.set()
+    shop.assert_once("in the way", await submitted)
+    await bank.rollback()
+    shop.assert_clean()
+
+
 async def test_alone_but_seen(
     server: Server, shop: Shop, bank: Session, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
