@@ -239,8 +239,8 @@ mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
 }
 
 /*
- * Of a built-in type it would be none anywhere. Of others, as enums, it may be one where
- * it comes from.
+ * Of a built-in type it would be none anywhere, but for what a later major has added. Of
+ * others, as enums, it may be one where it comes from.
  */
 pg_noreturn static void
 refuse_text(const MipwCodec *codec, const char *why)
