@@ -37,6 +37,16 @@ can_identify(Relation index)
 		!form->indisexclusion;
 }
 
+/* Generated columns are computed anew where rows are to be found: there is no value to look for. */
+static bool
+is_generated(Relation rel, Relation index)
+{
+	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+		if (TupleDescAttr(RelationGetDescr(rel), index->rd_index->indkey.values[i] - 1)->attgenerated)
+			return true;
+	return false;
+}
+
 static Oid
 primary_key(Relation rel)
 {
@@ -56,17 +66,24 @@ primary_key(Relation rel)
 	return result;
 }
 
+/* Of REPLICA IDENTITY, else the primary key; without either it is the whole row. */
 static Oid
 identity_index(Relation rel)
 {
-	if (rel->rd_rel->relreplident == REPLICA_IDENTITY_INDEX)
-	{
-		Oid			index = RelationGetReplicaIndex(rel);
+	Oid			result = InvalidOid;
+	Relation	index;
 
-		if (OidIsValid(index))
-			return index;
-	}
-	return primary_key(rel);
+	if (rel->rd_rel->relreplident == REPLICA_IDENTITY_INDEX)
+		result = RelationGetReplicaIndex(rel);
+	if (!OidIsValid(result))
+		result = primary_key(rel);
+	if (!OidIsValid(result))
+		return InvalidOid;
+	index = index_open(result, AccessShareLock);
+	if (is_generated(rel, index))
+		result = InvalidOid;
+	index_close(index, AccessShareLock);
+	return result;
 }
 
 /* Have equal values of this key column equal bytes? As of deduplication in B-trees. */
