@@ -51,6 +51,8 @@ class Ended:
     """Whether the handler has ended a transaction itself; should it have called mip.prepare, the MIPT shows it."""
     exposed: bool = False
     """Whether the instance has been prepared somewhere, as far as is known: others may have seen it there."""
+    said: tuple[BaseException, ...] = ()
+    """All that sites have said, the reason included."""
     highest: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,7 +164,13 @@ class Attempt:
     def _failed(self, cause: BaseException, reason: BaseException | None) -> Ended:
         """We have prepared nothing, and will not: the transactions end with `close`."""
         by_handler = self._ended_by_handler()
-        return Ended({}, cause, reason, is_retryable(reason), by_handler=by_handler, exposed=by_handler)
+        return Ended(
+            {}, cause, reason, is_retryable(reason), by_handler=by_handler, exposed=by_handler, said=self._said()
+        )
+
+    def _said(self) -> tuple[BaseException, ...]:
+        words = [vote.error for vote in self._votes.values()] + [branch.failure for branch in self._branches.values()]
+        return tuple(word for word in words if word is not None)
 
     def _origin(self, error: BaseException) -> BaseException | None:
         """The error of one of our branches that the handler has let through, or says its own comes from."""
@@ -355,7 +363,7 @@ class Attempt:
         refusals = [vote.error for vote in refused if not isinstance(vote.error, _NotTried)]
         retry = all(map(is_retryable, refusals)) and all(vote.retry for vote in lost)
         error = next(iter([*refusals, *(vote.error for vote in lost)]), _NotTried())
-        return Ended(mipts, error, error, retry, left, exposed=exposed)
+        return Ended(mipts, error, error, retry, left, exposed=exposed, said=self._said())
 
     async def _take_back(self, sites: Sequence[str]) -> bool:
         """Roll the prepared branches back; whether all of them are known to be gone."""

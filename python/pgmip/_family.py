@@ -19,13 +19,13 @@ from ._deadline import Deadline
 from ._pool import Pool
 from ._sites import at_each_site
 from ._sqlstate import (
-    DOOMED,
     EXPIRED,
     FAMILY_COMMITTED,
     NOT_USABLE,
     OTHER_SITES,
     awaits_decision,
     is_acknowledged,
+    is_given_up,
     may_be_held_up,
     said,
     superseded_by,
@@ -351,8 +351,8 @@ class Family:
                 await attempt.close(hard=True)
                 raise
             await attempt.close()
-        self._meet(ended.mipts, *superseded_by(ended.reason))
-        self._given_up |= said(ended.reason) == DOOMED
+        self._meet(ended.mipts, *(sibling for word in ended.said for sibling in superseded_by(word)))
+        self._given_up |= any(is_given_up(word) for word in ended.said)
         self._exposed |= ended.exposed
         if ended.left:
             self._left.add(xinst)
@@ -380,11 +380,15 @@ class Family:
         mipts, _ = await self._asking.read(self._sites)
         return mipts
 
-    async def _is_in_doubt(self, but: int) -> bool:
-        """Whether an instance is prepared somewhere, `but` one's own."""
+    async def _look(self) -> Mipts:
+        """The same while an attempt is made, after which nobody will ask who was there."""
         mipts = await self._read()
         self._meet(mipts)
-        return any(entry.xinst != but for entry in in_doubt(mipts))
+        return mipts
+
+    async def _is_in_doubt(self, but: int) -> bool:
+        """Whether an instance is prepared somewhere, `but` one's own."""
+        return any(entry.xinst != but for entry in in_doubt(await self._look()))
 
     async def _adopt(self, request: str | None, *, repeat: bool, free: bool) -> bool:
         """Whether this request is in doubt, so that it is to be repeated, while all sites know of an instance of ours;
@@ -395,13 +399,13 @@ class Family:
         docs/decisions.md on NothingHappened. What is given up is so only now for the same reason. What is empty does
         not count: it may be of somebody who cancels what has been taken back by now.
         """
-        mipts = await self._read()
+        mipts = await self._look()
         ours = self._ours_in_doubt(mipts)
         if repeat and not any(entry.request == request and entry.result is not None for entry in ours):
             return False
         if free or self._crowded(mipts):
             await self._free(mipts)
-        if self._crowded(mipts) and self._crowded(await self._read()):
+        if self._crowded(mipts) and self._crowded(await self._look()):
             raise _Crowded(f"{_MOST_LEFT} attempts or more are prepared at some of the sites, and cannot be given up")
         return True
 

@@ -11,7 +11,6 @@ from psycopg.pq import ConnStatus
 from .exceptions import SiteDown
 
 __all__ = [
-    "DOOMED",
     "EXPIRED",
     "FAMILY_COMMITTED",
     "NOT_USABLE",
@@ -19,6 +18,7 @@ __all__ = [
     "awaits_decision",
     "is_acknowledged",
     "is_definite",
+    "is_given_up",
     "is_protocol",
     "is_retryable",
     "may_be_held_up",
@@ -29,8 +29,9 @@ __all__ = [
 
 FAMILY_COMMITTED = "MP001"
 SUPERSEDED = "MP002"
-DOOMED = "MP005"
 OTHER_SITES = "MP003"
+DUPLICATE = "MP004"
+DOOMED = "MP005"
 NOT_USABLE = "MP006"
 EXPIRED = "MP007"
 
@@ -38,7 +39,7 @@ _RETRYABLE = frozenset(
     {
         FAMILY_COMMITTED,
         SUPERSEDED,  # by a higher instance
-        "MP004",  # instance id already used
+        DUPLICATE,  # instance id already used
         DOOMED,  # ended so that a sibling could be committed, or given up
         "26000",  # somebody has dropped our prepared statements; the connection goes, too
         "40001",  # serialization failure
@@ -82,7 +83,13 @@ def superseded_by(error: BaseException | None) -> tuple[int, ...]:
     """The sibling that a site has prepared, and has refused this attempt for."""
     if not isinstance(error, psycopg.Error) or said(error) != SUPERSEDED:
         return ()
-    return (json.loads(error.diag.message_detail or "{}")["xinst"],)
+    xinst = json.loads(error.diag.message_detail or "{}").get("xinst")
+    return () if xinst is None else (xinst,)
+
+
+def is_given_up(error: BaseException | None) -> bool:
+    """Whether somebody has given this attempt up, by a site's word: while it was there, or before it came."""
+    return said(error) in (DOOMED, DUPLICATE)
 
 
 def is_protocol(error: BaseException | None) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import quote
@@ -166,9 +166,10 @@ class Client:
             return Final(Unknown("the client has been closed", xid=xid))
         times = 0  # a transport may try again by itself, and keep to itself what has become of what it sent before
 
-        async def count(event: str, _: object) -> None:
+        async def count(event: str, info: Mapping[str, Any]) -> None:
             nonlocal times
-            times += event.endswith(".send_request_headers.started")
+            # not what asks a proxy for the way to the server
+            times += event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT"
 
         try:
             async with asyncio.timeout(patience):
@@ -182,8 +183,9 @@ class Client:
         except httpx.RequestError as error:
             return Failure(_because(error, f"the connection to {server.url} was lost", xid), open=True, again=True)
         verdict = _verdict(response, xid)
-        unanswered = times > 1 + len(response.history)
-        return replace(verdict, open=True) if isinstance(verdict, Failure) and unanswered else verdict
+        # what else was asked on the way, as for a token, has not been counted
+        answered = 1 + sum(past.request.extensions.get("trace") is count for past in response.history)
+        return replace(verdict, open=True) if isinstance(verdict, Failure) and times > answered else verdict
 
     async def _send_acknowledgements(self, xids: Sequence[str]) -> Sequence[str]:
         """Tell some server. Those that have to be told again."""

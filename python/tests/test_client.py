@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import httpcore
 import httpx
 import pytest
 from forked import in_a_child, refusal
@@ -327,6 +328,45 @@ async def test_a_transport_tries_again(second: bytes | None) -> None:
         with pytest.raises(Unknown):
             await client.submit("buy", None, deadline=0.3)
     assert len(heard) > 1
+
+
+class Tunnelling(httpx.AsyncHTTPTransport):
+    """Asks a proxy for the way to the server first, and traces that as httpcore does."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        ask = httpcore.Request(b"CONNECT", str(request.url))
+        await request.extensions["trace"]("http11.send_request_headers.started", {"request": ask})
+        return await super().handle_async_request(request)
+
+
+async def test_a_tunnel() -> None:
+    """To ask for it sends nothing to the server."""
+    failed = http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}')
+    async with answering(failed) as (url, heard), Client([url], transport=Tunnelling()) as client:
+        with pytest.raises(NothingHappened, match="a bug"):
+            await client.submit("buy", None)
+    assert len(heard) == 1
+
+
+class Token(httpx.Auth):
+    """Asks for a token first."""
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        yield httpx.Request("GET", request.url)
+        yield request
+
+
+async def test_an_answer_to_something_else() -> None:
+    """It does not stand for that to what was cut off, and sent again by the transport."""
+    token = http(200, "text/plain", b"token")
+    failed = http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}')
+    async with (
+        answering(token, b"", failed) as (url, heard),
+        Client([url], transport=Persistent(again=True), auth=Token()) as client,
+    ):
+        with pytest.raises(Unknown):
+            await client.submit("buy", None, deadline=0.3)
+    assert len(heard) >= 3
 
 
 async def test_a_transport_that_sends_credentials_later() -> None:

@@ -30,7 +30,7 @@ from pgmip import (
     _family,
     sync,
 )
-from pgmip._branch import Branch
+from pgmip._branch import Branch, NotPrepared
 from pgmip._connection import cut
 from pgmip._family import Family
 from pgmip._json import canonical
@@ -433,10 +433,24 @@ class Retried:
         return await self.told
 
 
+@pytest.mark.parametrize("masked", [True, False])
 async def test_a_second_server_that_has_superseded_us(
-    server: Server, shop: Shop, bank: Session, monkeypatch: pytest.MonkeyPatch
+    server: Server, shop: Shop, bank: Session, monkeypatch: pytest.MonkeyPatch, masked: bool
 ) -> None:
-    """A site has said so: it has been met, though it has taken its attempt back before somebody looks."""
+    """A site has said so: it has been met, though it has taken its attempt back before somebody looks. `masked`:
+    another site has refused us before, for something else.
+    """
+    refused, prepare, xid = asyncio.Event(), Branch.prepare, f"superseded, masked {masked}"
+
+    async def in_order(self: Branch, *args: Any) -> Any:
+        if self.site == "store":
+            await refused.wait()
+        if refused.is_set():
+            return await prepare(self, *args)
+        await self.rollback(1.0)
+        refused.set()
+        return NotPrepared(psycopg.errors.SerializationFailure("a rival"))
+
     retried, second, gate, read, attempts = Retried(server, bank, monkeypatch), server(), Gate(), Family._read, [0]
 
     async def failing(tx: Tx) -> None:
@@ -452,15 +466,17 @@ async def test_a_second_server_that_has_superseded_us(
         return await read(family)
 
     monkeypatch.setattr(Family, "_read", later)
-    told = asyncio.create_task(serving(second, failing).submit("note", None, xid="superseded"))
+    told = asyncio.create_task(serving(second, failing).submit("note", None, xid=xid))
     await gate.reached.wait()
     await asyncio.sleep(0.05)  # an XINST above
-    await retried.prepare(shop, "superseded")
+    await retried.prepare(shop, xid)
+    if masked:
+        monkeypatch.setattr(Branch, "prepare", in_order)
     gate.open.set()
     with pytest.raises(Unknown, match="sibling"):
         await told
     assert (attempts[0], in_doubt(shop)) == (2, [0, 0])
-    shop.assert_once("superseded", await retried.commit())
+    shop.assert_once(xid, await retried.commit())
     shop.assert_clean()
 
 
@@ -490,12 +506,19 @@ async def test_a_second_server_that_was_seen_while_we_waited(
     shop.assert_clean()
 
 
+@pytest.mark.parametrize("begun", [True, False])
 async def test_a_second_server_that_has_given_us_up(
-    server: Server, shop: Shop, bank: Session, monkeypatch: pytest.MonkeyPatch
+    server: Server, shop: Shop, bank: Session, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    """Because we were in its way: it has not been seen, and will be back."""
-    app, second, again, attempt = server(), server(), Gate(), Family._try
+    """Because we were in its way: it has not been seen, and will be back. `begun`: at the bank, when that was."""
+    app, second, again, attempt, prepare = server(), server(), Gate(), Family._try, Branch.prepare
     attempts: dict[App, int] = {app: 0, second: 0}
+    xid = f"in the way, begun {begun}"
+
+    async def late(self: Branch, *args: Any) -> Any:
+        if self.site == "bank" and not begun:
+            await again.reached.wait()
+        return await prepare(self, *args)
 
     async def held(family: Family, *args: Any, **parameters: Any) -> Any:
         if family._pools is second._pools and attempts[second]:
@@ -514,18 +537,20 @@ async def test_a_second_server_that_has_given_us_up(
             await again.reached.wait()
             raise ArithmeticError("a bug")
         await tx.store.execute(ORDER, (tx.xid, tx.xinst))
-        tx.bank.finish_with("UPDATE account SET balance = balance WHERE a_id = 1")
+        if begun:
+            tx.bank.finish_with("UPDATE account SET balance = balance WHERE a_id = 1")
 
     monkeypatch.setattr(Family, "_try", held)
+    monkeypatch.setattr(Branch, "prepare", late)
     await bank.execute("SELECT FROM account WHERE a_id = 1 FOR UPDATE")
-    told = asyncio.create_task(app.submit("note", None, xid="in the way"))
-    await until(lambda: in_doubt(shop) == [1, 0] and shop.sql("bank", "SELECT FROM mip.waits"))
-    submitted = asyncio.create_task(serving(second, held_up).submit("note", None, xid="in the way"))
-    with pytest.raises(Unknown):
+    told = asyncio.create_task(app.submit("note", None, xid=xid))
+    await until(lambda: in_doubt(shop) == [1, 0] and (not begun or shop.sql("bank", "SELECT FROM mip.waits")))
+    submitted = asyncio.create_task(serving(second, held_up).submit("note", None, xid=xid))
+    with pytest.raises(Unknown, match="sibling"):
         await told
-    assert (list(attempts.values()), in_doubt(shop), active(shop, "in the way")) == ([2, 1], [0, 0], [0, 0])
+    assert (list(attempts.values()), in_doubt(shop), active(shop, xid)) == ([2, 1], [0, 0], [0, 0])
     again.open.set()
-    shop.assert_once("in the way", await submitted)
+    shop.assert_once(xid, await submitted)
     await bank.rollback()
     shop.assert_clean()
 
