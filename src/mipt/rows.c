@@ -26,10 +26,10 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "base/mip.h"
+#include "base/subtransaction.h"
 #include "base/xid.h"
 #include "family/current.h"
 #include "family/family_lock.h"
@@ -158,46 +158,39 @@ has_been_rolled_back(HeapTuple row)
 	return !TransactionIdIsInProgress(xmin) && !TransactionIdDidCommit(xmin);
 }
 
+typedef struct Loading
+{
+	MiptEntry  *entry;
+	void		(*load) (MiptEntry *entry);
+} Loading;
+
+static void
+load_values(void *arg)
+{
+	Loading    *loading = arg;
+
+	loading->load(loading->entry);
+}
+
 /* The loss of a value is an error, which needs a subtransaction. */
 bool
 mipt_load_if_there(MiptEntry *entry, void (*load) (MiptEntry *entry))
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool there = true;
+	Loading		loading = {entry, load};
+	ErrorData  *error;
 
-	Assert(IsTransactionState());
 	if (!HeapTupleHasExternal(entry->row))
 	{
 		load(entry);
 		return true;
 	}
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		load(entry);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (error->sqlerrcode != ERRCODE_DATA_CORRUPTED || !has_been_rolled_back(entry->row))
-			ReThrowError(error);
-		FreeErrorData(error);
-		there = false;
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return there;
+	error = mip_try(load_values, &loading);
+	if (error == NULL)
+		return true;
+	if (error->sqlerrcode != ERRCODE_DATA_CORRUPTED || !has_been_rolled_back(entry->row))
+		ReThrowError(error);
+	FreeErrorData(error);
+	return false;
 }
 
 bool

@@ -15,11 +15,10 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/xact.h"
-#include "utils/resowner.h"
 
 #include "base/compat.h"
 #include "base/stop.h"
+#include "base/subtransaction.h"
 #include "mipt/mipt.h"
 #include "mipt/rows.h"
 #include "tableam/places.h"
@@ -44,52 +43,32 @@ is_prepared(const char *xid, int64 xinst, TransactionId transaction)
 	return entry && HeapTupleHeaderGetRawXmin(entry->row->t_data) == transaction;
 }
 
-/* An error is that of what has gone, if the instance has ended: a subtransaction tells. */
-static struct varlena *
-extract(const char *xid, int64 xinst, TransactionId transaction, const bytea *places,
-		int64 after, int64 max_bytes)
+typedef struct Extraction
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	struct varlena *volatile writeset = NULL;
+	const bytea *places;
+	int64		after;
+	int64		max_bytes;
+	struct varlena *writeset;	/* is made */
+} Extraction;
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		MipPlaces  *loaded = mip_places_load(places);
+static void
+extract(void *arg)
+{
+	Extraction *extraction = arg;
+	MipPlaces  *places = mip_places_load(extraction->places);
 
-		mip_check_after(loaded, after);
-		writeset = mip_extract(loaded, false, after, max_bytes);
-		mip_places_close(loaded);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (is_prepared(xid, xinst, transaction))
-			ReThrowError(error);
-		refuse_unknown(xid, xinst);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return writeset;
+	mip_check_after(places, extraction->after);
+	extraction->writeset = mip_extract(places, false, extraction->after, extraction->max_bytes);
+	mip_places_close(places);
 }
 
 struct varlena *
 mip_extract_prepared(const char *xid, int64 xinst, int64 after, int64 max_bytes)
 {
 	MiptEntry  *entry = mipt_read_in_doubt(xid, xinst, mipt_load_places);
-	struct varlena *writeset;
+	Extraction	extraction = {NULL, after, max_bytes, NULL};
 	TransactionId transaction;
+	ErrorData  *error;
 
 	if (entry == NULL)
 		refuse_unknown(xid, xinst);
@@ -101,8 +80,12 @@ mip_extract_prepared(const char *xid, int64 xinst, int64 after, int64 max_bytes)
 				 errhint("Set mip.capture_writeset to on in its transaction.")));
 	transaction = HeapTupleHeaderGetRawXmin(entry->row->t_data);
 	mip_stop_point("places");
-	writeset = extract(xid, xinst, transaction, entry->places, after, max_bytes);
+	extraction.places = entry->places;
+	error = mip_try(extract, &extraction);
+	/* an error is then that of what has gone */
 	if (!is_prepared(xid, xinst, transaction))
 		refuse_unknown(xid, xinst);
-	return writeset;
+	if (error)
+		ReThrowError(error);
+	return extraction.writeset;
 }
