@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
 #include <sys/socket.h>
 
 /* of a Port we need what comes first in it, and no other library's headers */
@@ -19,25 +20,35 @@
 #include "utils/timestamp.h"
 
 #include "family/current.h"
+#include "family/family.h"
 #include "family/telling.h"
 
 /* So often does who tells its client of an error look whether it is to end. */
 #define LOOK_UP_MS		100
 
+/*
+ * Nor does it go on telling once it is doomed, though nobody ends its session: who has
+ * tried may have given up (mip_evict_doomed, after less than this), or have seen it at the
+ * family lock.
+ */
+#define MOST_LOOKS		30
+
 static TimeoutId look_up_timeout = MAX_TIMEOUTS;
+static volatile sig_atomic_t looks;
 static emit_log_hook_type prev_emit_log_hook;
 
 /* In a signal handler. What is being sent fails then, so the abort is reached. */
 static void
 hang_up_if_to_end(void)
 {
-	if (ProcDiePending)
+	if (ProcDiePending || (mip_mine.inst->doomed && ++looks > MOST_LOOKS))
 		(void) shutdown(MyProcPort->sock, SHUT_RDWR);
 }
 
 static void
 watch(void)
 {
+	looks = 0;
 	if (look_up_timeout == MAX_TIMEOUTS)
 		look_up_timeout = RegisterTimeout(USER_TIMEOUT, hang_up_if_to_end);
 	enable_timeout_every(look_up_timeout,
@@ -55,7 +66,7 @@ emit_log(ErrorData *edata)
 }
 
 void
-mip_telling_at_eoxact(void)
+mip_telling_done(void)
 {
 	if (look_up_timeout != MAX_TIMEOUTS)
 		disable_timeout(look_up_timeout, false);

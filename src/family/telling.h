@@ -6,7 +6,8 @@
  * PostgreSQL tells the client before it aborts the transaction, and holds
  * interrupts meanwhile: the locks of an instance would stay for as long as its
  * client does not read, and neither a cancel nor the end of the session would
- * help. From here on a session that is to end hangs up instead.
+ * help. From here on a session that is to end hangs up instead, and so does that of a
+ * doomed instance, after some seconds.
  *
  * (Errors that log_min_messages keeps from the server's log are not noticed.)
  *-------------------------------------------------------------------------
@@ -16,7 +17,10 @@
 
 extern void mip_telling_init(void);
 
-/* The instance is over, and what it has had to tell was told. */
-extern void mip_telling_at_eoxact(void);
+/*
+ * What there was to tell has been told: to be called at the end of the transaction or
+ * savepoint, while the instance is registered.
+ */
+extern void mip_telling_done(void);
 
 #endif							/* MIP_TELLING_H */

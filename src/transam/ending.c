@@ -209,7 +209,6 @@ forget_mine(void)
 	mip_across_at_eoxact();
 	mip_overlay_at_eoxact();
 	mip_withdraw_sites();
-	mip_telling_at_eoxact();
 	memset(&mip_mine, 0, sizeof(mip_mine));
 }
 
@@ -314,6 +313,7 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 			if (mip_in_transaction())
 			{
+				mip_telling_done();
 				mip_mark_prepared(mip_mine.inst);
 				mip_count(MIP_COUNT_PREPARED);
 				forget_mine();
@@ -329,6 +329,7 @@ xact_callback(XactEvent event, void *arg)
 			{
 				bool		committed = event == XACT_EVENT_COMMIT;
 
+				mip_telling_done();
 				mip_count(committed ? MIP_COUNT_ONE_PHASE : MIP_COUNT_FAILED);
 				if (mip_unregister(mip_mine.inst, committed))
 					mip_swallow_cancel();
@@ -356,6 +357,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mine,
 	}
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
+		mip_telling_done();
 		mip_predicate_at_abort_sub();
 		mip_overlay_at_eosubxact(false, mine, parent);
 		mip_capture_at_eosubxact(false, mine, parent);
