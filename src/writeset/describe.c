@@ -24,27 +24,27 @@
 
 /* ---- identity ---- */
 
+/* Such columns are computed anew where rows are to be found: there is no value to look for. */
+static bool
+is_generated(Relation rel, Form_pg_index form)
+{
+	for (int i = 0; i < form->indnkeyatts; i++)
+		if (TupleDescAttr(RelationGetDescr(rel), form->indkey.values[i] - 1)->attgenerated)
+			return true;
+	return false;
+}
+
 /*
  * A deferrable key may be there twice for a while; one WITHOUT OVERLAPS is no index of
  * equal values.
  */
 static bool
-can_identify(Relation index)
+can_identify(Relation rel, Relation index)
 {
 	Form_pg_index form = index->rd_index;
 
 	return form->indisvalid && form->indisunique && form->indimmediate &&
-		!form->indisexclusion;
-}
-
-/* Generated columns are computed anew where rows are to be found: there is no value to look for. */
-static bool
-is_generated(Relation rel, Relation index)
-{
-	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
-		if (TupleDescAttr(RelationGetDescr(rel), index->rd_index->indkey.values[i] - 1)->attgenerated)
-			return true;
-	return false;
+		!form->indisexclusion && !is_generated(rel, form);
 }
 
 static Oid
@@ -58,7 +58,7 @@ primary_key(Relation rel)
 	{
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
-		if (index->rd_index->indisprimary && can_identify(index))
+		if (index->rd_index->indisprimary && can_identify(rel, index))
 			result = RelationGetRelid(index);
 		index_close(index, AccessShareLock);
 	}
@@ -66,24 +66,28 @@ primary_key(Relation rel)
 	return result;
 }
 
-/* Of REPLICA IDENTITY, else the primary key; without either it is the whole row. */
 static Oid
-identity_index(Relation rel)
+replica_identity(Relation rel)
 {
-	Oid			result = InvalidOid;
+	Oid			result = RelationGetReplicaIndex(rel);
 	Relation	index;
 
-	if (rel->rd_rel->relreplident == REPLICA_IDENTITY_INDEX)
-		result = RelationGetReplicaIndex(rel);
-	if (!OidIsValid(result))
-		result = primary_key(rel);
-	if (!OidIsValid(result))
+	if (rel->rd_rel->relreplident != REPLICA_IDENTITY_INDEX || !OidIsValid(result))
 		return InvalidOid;
 	index = index_open(result, AccessShareLock);
-	if (is_generated(rel, index))
+	if (!can_identify(rel, index))
 		result = InvalidOid;
 	index_close(index, AccessShareLock);
 	return result;
+}
+
+/* Without one it is the whole row. */
+static Oid
+identity_index(Relation rel)
+{
+	Oid			result = replica_identity(rel);
+
+	return OidIsValid(result) ? result : primary_key(rel);
 }
 
 /* Have equal values of this key column equal bytes? As of deduplication in B-trees. */
