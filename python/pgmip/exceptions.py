@@ -13,8 +13,8 @@ There are exactly four families, and each of them answers the one question a cal
 =================  =========================================================  ==================================
 
 "Anew" is also a submission that no site knows of yet: a copy of the request on its way to another server, or waiting
-there for a connection or between two attempts (where this call has met it before, it is `Unknown`). It gets an answer of
-its own. So who sends a request to several servers at once has to hear all of them; `Client` does.
+there for a connection or between two attempts (where this call has met it before, it is `Unknown`). It gets an answer
+of its own. So who sends a request to several servers at once has to hear all of them; `Client` does.
 
 A business refusal ("out of stock") is what a handler says by `raise Refuse(result)`: nothing of what it has written
 stays, and the refusal is the request's answer for good, `Refused`. That is a case of `NothingHappened`, as are
