@@ -162,10 +162,10 @@ sub gone
 
 # The loser executes this until the server waits for its client, as `$waits` says
 # of pg_stat_activity (`$amid`, with the client's process, is called meanwhile); an
-# outsider goes on behind the winner. Returns the client.
+# outsider goes on behind the winner, or behind what `$doom` does. Returns the client.
 sub wins_over_quiet_client
 {
-	my ($xid, $name, $statement, $waits, $amid) = @_;
+	my ($xid, $name, $statement, $waits, $amid, $doom) = @_;
 	my ($in, $out, $err) = ('', '', '');
 	my $timer = IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default);
 	my $outsider = session($node, 'outsider');
@@ -182,13 +182,14 @@ sub wins_over_quiet_client
 			'postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE $waits"),
 		"$name: it waits for its client");
 	prepare_winner($xid);
-	win($xid, $name);
+	$doom ? $doom->($xid) : win($xid, $name);
 	$outsider->send_sql('SET lock_timeout = 20000;'
 		  . ' UPDATE a SET v = v + 1000 WHERE id = 1');
 	my ($o, $e) = $outsider->finish;
 	is($e, '', "$name: an outsider goes on")
 	  or diag mip_sql($node,
 		"SELECT * FROM pg_stat_activity WHERE datname IS NOT NULL; SELECT * FROM pg_locks");
+	win($xid, $name) if $doom;
 	is_decided($node, $name);
 	$outsider->quit;
 	return $psql;
@@ -217,12 +218,13 @@ wins_over_quiet_client(
 
 # An error that nobody reads: it is told before the transaction is aborted, and
 # neither a cancel nor the session's end interrupts that.
+sub wins_over_unread_error
 {
+	my ($xid, $name, $doom) = @_;
 	my $gate = session($node, 'gate');
 	$gate->sql('SELECT pg_advisory_lock(7)');
 	wins_over_quiet_client(
-		'untold',
-		'loser with an unread error',
+		$xid, $name,
 		"DO \$\$ BEGIN PERFORM pg_advisory_xact_lock(7);"
 		  . " RAISE 'no: %', repeat('x', 3000000); END \$\$;",
 		"query LIKE 'DO %' AND wait_event = 'ClientWrite'",
@@ -232,9 +234,24 @@ wins_over_quiet_client(
 				"SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
 			kill 'STOP', $client;
 			$gate->sql('SELECT pg_advisory_unlock(7)');
-		})->kill_kill;
+		},
+		$doom)->kill_kill(grace => 0);	# it is stopped
 	$gate->quit;
+	return;
 }
+
+wins_over_unread_error('untold', 'loser with an unread error');
+
+# Nor does one that is doomed go on telling if nobody has come to end it.
+wins_over_unread_error(
+	'doomed only',
+	'doomed, with an unread error',
+	sub {
+		my ($xid) = @_;
+		my ($rc, $out, $err) = $node->psql('postgres',
+			"SET mip.debug_stop_at = 'error:doomed'; SELECT mip.commit('$xid', 1000)");
+		isnt($rc, 0, 'doomed, with an unread error: the winner has been cut off');
+	});
 
 # A backend that is stopped cannot be ended; the decision stands nevertheless,
 # may be repeated, and the loser can do nothing when it wakes.
