@@ -37,13 +37,20 @@ sub set_everywhere
 	return;
 }
 
+sub session_at
+{
+	my ($site, $name) = @_;
+	my $s = session($node, "$name at $site");
+	$s->sql("\\c $site");
+	$s->sql('\set VERBOSITY verbose');
+	return $s;
+}
+
 # A SERIALIZABLE transaction at a site; an instance of these sites if there is an XID
 sub begin
 {
 	my ($site, $name, $xid, $sites, $promise) = @_;
-	my $s = session($node, "$name at $site");
-	$s->sql("\\c $site");
-	$s->sql('\set VERBOSITY verbose');
+	my $s = session_at($site, $name);
 	$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
 	$s->sql("SET LOCAL enable_seqscan = off; SET LOCAL lock_timeout = '20s'");
 	return $s unless $xid;
@@ -95,9 +102,7 @@ is(cross('each', ''), 2, 'a cycle over two sites, which none sees');
 set_everywhere(a => 'everywhere', b => 'everywhere');
 is(cross('all', undef), 1, 'one of the two fails where both are serializable everywhere');
 
-my $s = session($node, 'a driver');
-$s->sql('\c a');
-$s->sql('\set VERBOSITY verbose');
+my $s = session_at('a', 'a driver');
 $s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
 $s->refused("SELECT mip.begin('m', 1, '{a,b}')", 'MP006', 'a driver has to say that all sites are so');
 $s->sql('ROLLBACK');
@@ -133,9 +138,7 @@ $s->refused("SET mip.serializable = site", '42501', 'nobody leaves that to himse
 $s->quit;
 
 set_everywhere(b => 'site');
-$s = session($node, 'a driver');
-$s->sql('\c b');
-$s->sql('\set VERBOSITY verbose');
+$s = session_at('b', 'a driver');
 $s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
 like($s->refused("SELECT mip.begin('m', 1, '{a,b}', serializable => 'everywhere')", 'MP006',
 	'a site that differs is found'), qr/mip.serializable is "site" here/, 'and says so');
@@ -146,9 +149,7 @@ set_everywhere(b => 'everywhere');
 
 my $exporter = begin('a', 'exporter');
 my $snapshot = $exporter->sql('SELECT pg_export_snapshot()');
-my $importer = session($node, 'importer');
-$importer->sql('\c a');
-$importer->sql('\set VERBOSITY verbose');
+my $importer = session_at('a', 'importer');
 my $busy = begin('a', 'busy');
 $busy->sql('SELECT v FROM s WHERE k = 70');
 for my $mode ('READ ONLY', 'READ WRITE')
@@ -174,8 +175,7 @@ $_->quit for $busy, $importer, $exporter;
 
 # ---- who has an XID before his snapshot ----
 
-my $early = session($node, 'early');
-$early->sql('\c a');
+my $early = session_at('a', 'early');
 $early->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
 $early->sql('LOCK TABLE filler IN ACCESS EXCLUSIVE MODE');
 $early->sql('UPDATE s SET v = v + 1 WHERE k = 50');
@@ -191,9 +191,7 @@ $_->quit for $early, $late;
 sub begin_early
 {
 	my ($name, $reach) = @_;
-	my $s = session($node, $name);
-	$s->sql('\c a');
-	$s->sql('\set VERBOSITY verbose');
+	my $s = session_at('a', $name);
 	$s->sql("SET mip.serializable = $reach");
 	$s->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
 	return $s;
