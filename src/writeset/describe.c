@@ -39,55 +39,35 @@ is_generated(Relation rel, Form_pg_index form)
  * equal values.
  */
 static bool
-can_identify(Relation rel, Relation index)
+can_identify(Relation rel, Form_pg_index form)
 {
-	Form_pg_index form = index->rd_index;
-
 	return form->indisvalid && form->indisunique && form->indimmediate &&
 		!form->indisexclusion && !is_generated(rel, form);
 }
 
+/* Of REPLICA IDENTITY, else the primary key; without either it is the whole row. */
 static Oid
-primary_key(Relation rel)
+identity_index(Relation rel)
 {
+	bool		chosen = rel->rd_rel->relreplident == REPLICA_IDENTITY_INDEX;
 	List	   *indexes = RelationGetIndexList(rel);
-	Oid			result = InvalidOid;
+	Oid			replident = InvalidOid;
+	Oid			primary = InvalidOid;
 	ListCell   *cell;
 
 	foreach(cell, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+		Form_pg_index form = index->rd_index;
 
-		if (index->rd_index->indisprimary && can_identify(rel, index))
-			result = RelationGetRelid(index);
+		if (chosen && form->indisreplident && can_identify(rel, form))
+			replident = form->indexrelid;
+		else if (form->indisprimary && can_identify(rel, form))
+			primary = form->indexrelid;
 		index_close(index, AccessShareLock);
 	}
 	list_free(indexes);
-	return result;
-}
-
-static Oid
-replica_identity(Relation rel)
-{
-	Oid			result = RelationGetReplicaIndex(rel);
-	Relation	index;
-
-	if (rel->rd_rel->relreplident != REPLICA_IDENTITY_INDEX || !OidIsValid(result))
-		return InvalidOid;
-	index = index_open(result, AccessShareLock);
-	if (!can_identify(rel, index))
-		result = InvalidOid;
-	index_close(index, AccessShareLock);
-	return result;
-}
-
-/* Without one it is the whole row. */
-static Oid
-identity_index(Relation rel)
-{
-	Oid			result = replica_identity(rel);
-
-	return OidIsValid(result) ? result : primary_key(rel);
+	return OidIsValid(replident) ? replident : primary;
 }
 
 /* Have equal values of this key column equal bytes? As of deduplication in B-trees. */
