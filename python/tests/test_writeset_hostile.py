@@ -159,14 +159,19 @@ def conn() -> Iterator[psycopg.Connection[Any]]:
         yield conn
 
 
-@pytest.fixture(scope="module")
-def writeset(conn: psycopg.Connection[Any]) -> bytes:
+def captured(conn: psycopg.Connection[Any], sql: str) -> bytes:
+    """The writeset of a transaction that is rolled back."""
     conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
-    conn.execute(CHANGES)  # type: ignore[arg-type]
+    conn.execute(sql)  # type: ignore[arg-type]
     row = conn.execute("SELECT mip.writeset()").fetchone()
     conn.execute("ROLLBACK")
     assert row
     return row[0]
+
+
+@pytest.fixture(scope="module")
+def writeset(conn: psycopg.Connection[Any]) -> bytes:
+    return captured(conn, CHANGES)
 
 
 READERS = [
@@ -273,23 +278,15 @@ def test_one_table_as_two_relations(conn: psycopg.Connection[Any]) -> None:
 def test_one_table_as_many_relations(conn: psycopg.Connection[Any]) -> None:
     """Bytes that take a hundred times as many of memory, and a square of time, are not applied; compacted it is one."""
     conn.execute("CREATE TABLE many (a int) USING mip")
-    conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
-    conn.execute("INSERT INTO many VALUES (1)")
-    row = conn.execute("SELECT mip.writeset()").fetchone()
-    conn.execute("ROLLBACK")
-    assert row
-    assert answer(conn, APPLY, joined(*[row[0]] * 100), row[0]) == "00000"
-    many = joined(*[row[0]] * 101)
-    assert answer(conn, APPLY, many, row[0]) == "54000"
+    one = captured(conn, "INSERT INTO many VALUES (1)")
+    assert answer(conn, APPLY, joined(*[one] * 100), one) == "00000"
+    many = joined(*[one] * 101)
+    assert answer(conn, APPLY, many, one) == "54000"
     assert conn.execute("SELECT mip.writeset_apply(mip.writeset_compact(%s))", (many,)).fetchall() == [(101,)]
     conn.execute("ALTER TABLE many ADD b int")
-    conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
-    conn.execute("INSERT INTO many VALUES (2)")
-    other = conn.execute("SELECT mip.writeset()").fetchone()
-    conn.execute("ROLLBACK")
+    other = captured(conn, "INSERT INTO many VALUES (2)")
     conn.execute("DROP TABLE many")
-    assert other
-    w = joined(*[row[0], other[0]] * 3)
+    w = joined(*[one, other] * 3)
     compact = "SELECT (mip.writeset_info(mip.writeset_compact(%s))).relations"
     assert conn.execute(compact, (w,)).fetchall() == [(2,)]
 
@@ -311,32 +308,21 @@ def test_many_relations(conn: psycopg.Connection[Any]) -> None:
 def test_booleans(conn: psycopg.Connection[Any]) -> None:
     """A byte that is neither 0 nor 1 would be neither true nor false where it gets into a table."""
     conn.execute("CREATE TABLE flags (b bool, c smallint) USING mip")
-    conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
-    conn.execute("INSERT INTO flags VALUES (true, 77)")
-    row = conn.execute("SELECT mip.writeset()").fetchone()
-    conn.execute("ROLLBACK")
-    assert row
-    at = row[0].rindex(b"\x01\x4d\x00")
+    good = captured(conn, "INSERT INTO flags VALUES (true, 77)")
+    at = good.rindex(b"\x01\x4d\x00")
     for byte in range(256):
-        data = bytearray(row[0])
+        data = bytearray(good)
         data[at] = byte
         expected = {"00000"} if byte < 2 else {"22P03"}
-        assert {answer(conn, sql, made_whole(data), row[0]) for sql in [*READERS, APPLY]} == expected, byte
+        assert {answer(conn, sql, made_whole(data), good) for sql in [*READERS, APPLY]} == expected, byte
     conn.execute("DROP TABLE flags")
 
 
 def test_many_rows_around_truncate(conn: psycopg.Connection[Any]) -> None:
     """So many are inserted at once that the page with room for the next ones is kept: it is gone with the others."""
     conn.execute("CREATE TABLE emptied (id int PRIMARY KEY) USING mip")
-    taken = []
-    for sql in ("INSERT INTO emptied SELECT generate_series(1, 5000)", "TRUNCATE emptied"):
-        conn.execute("BEGIN; SET LOCAL mip.capture_writeset = on")
-        conn.execute(sql)  # type: ignore[arg-type]
-        row = conn.execute("SELECT mip.writeset()").fetchone()
-        conn.execute("ROLLBACK")
-        assert row
-        taken.append(row[0])
-    insert, truncate = taken
+    insert = captured(conn, "INSERT INTO emptied SELECT generate_series(1, 5000)")
+    truncate = captured(conn, "TRUNCATE emptied")
     conn.execute(APPLY, {"w": joined(insert, truncate, insert, truncate, insert)})
     for scan in ("on", "off"):
         conn.execute(f"SET enable_seqscan = {scan}")  # type: ignore[arg-type]
