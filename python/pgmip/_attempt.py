@@ -51,7 +51,7 @@ class Ended:
     """Whether the handler has ended a transaction itself; should it have called mip.prepare, the MIPT shows it."""
     exposed: bool = False
     """Whether the instance has been prepared somewhere, as far as is known: others may have seen it there."""
-    said: tuple[BaseException, ...] = ()
+    words: tuple[BaseException, ...] = ()
     """All that sites have said, the reason included."""
     highest: int = field(init=False)
 
@@ -165,10 +165,10 @@ class Attempt:
         """We have prepared nothing, and will not: the transactions end with `close`."""
         by_handler = self._ended_by_handler()
         return Ended(
-            {}, cause, reason, is_retryable(reason), by_handler=by_handler, exposed=by_handler, said=self._said()
+            {}, cause, reason, is_retryable(reason), by_handler=by_handler, exposed=by_handler, words=self._words()
         )
 
-    def _said(self) -> tuple[BaseException, ...]:
+    def _words(self) -> tuple[BaseException, ...]:
         words = [vote.error for vote in self._votes.values()] + [branch.failure for branch in self._branches.values()]
         return tuple(word for word in words if word is not None)
 
@@ -363,7 +363,7 @@ class Attempt:
         refusals = [vote.error for vote in refused if not isinstance(vote.error, _NotTried)]
         retry = all(map(is_retryable, refusals)) and all(vote.retry for vote in lost)
         error = next(iter([*refusals, *(vote.error for vote in lost)]), _NotTried())
-        return Ended(mipts, error, error, retry, left, exposed=exposed, said=self._said())
+        return Ended(mipts, error, error, retry, left, exposed=exposed, words=self._words())
 
     async def _take_back(self, sites: Sequence[str]) -> bool:
         """Roll the prepared branches back; whether all of them are known to be gone."""

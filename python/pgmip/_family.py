@@ -143,7 +143,7 @@ class Family:
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
         self._left = set() if left is None else left  # own instances that may be prepared somewhere
         self._freed = False  # whether we have given one up, of whomever
-        self._settles = False  # what was left behind
+        self._settles = False  # what has been left behind, instead of being submitted
         self._given_up = False  # whether somebody else has given an attempt of ours up, and goes on
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
@@ -154,7 +154,7 @@ class Family:
         Raises NothingHappened, Unknown or Expired.
         """
         try:
-            settled = await self._run(handler, request, settle=False)
+            settled = await self._run(handler, request)
         except KeyReused:
             settled = await self._settled_elsewhere(request)
             if settled is None:
@@ -168,11 +168,11 @@ class Family:
         turns out to be too old. None where nothing is in doubt any more, because somebody else has taken it back.
         """
         self._settles = True
-        return await self._run(handler, request, settle=True)
+        return await self._run(handler, request)
 
-    async def _run(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
+    async def _run(self, handler: Handler | None, request: str | None) -> Settled | None:
         try:
-            return await self._carry(handler, request, settle=settle)
+            return await self._carry(handler, request)
         except KeyReused:
             await self.give_back()
             raise
@@ -209,7 +209,7 @@ class Family:
         told = await at_each_site(sites, tell, parallel=self._parallel)
         return Settled(winner, {site: error for site, error in told.items() if error is not None}, own=False)
 
-    async def _carry(self, handler: Handler | None, request: str | None, *, settle: bool) -> Settled | None:
+    async def _carry(self, handler: Handler | None, request: str | None) -> Settled | None:
         clock = asyncio.get_running_loop().time
         above, took, stuck, freed = max(self._left, default=0), 0.0, 0, False
         cause: BaseException | None = await self._insist_on_giving_up()
@@ -229,7 +229,7 @@ class Family:
             began = clock()
             turn = _FIRST_TURN * 2.0 ** min(stuck, 16)
             adopt = None
-            if settle:
+            if self._settles:
                 adopt = functools.partial(self._adopt, request, repeat=handler is not None, free=freed)
             ended = await self._try(xinst, handler, request, after=cause, turn=turn, adopt=adopt)
             if isinstance(ended, Ended) and isinstance(ended.error, Refuse):
@@ -247,14 +247,14 @@ class Family:
                 return await self.finish(winner)
             if isinstance(reason, NotInDoubt) and not (self._ours_in_doubt(mipts) or self._freed):
                 return None
-            if settle and said(reason) == OTHER_SITES:
+            if self._settles and said(reason) == OTHER_SITES:
                 await self._free(mipts)  # and let it be: the sites do not know of us meanwhile
                 raise self._undecided(await self._read(), f"in the way of others: {_why(cause)}", reason) from cause
             stuck += ended.stuck
-            freed = (ended.stuck or may_be_held_up(reason)) and await self._free(mipts, later=settle)
+            freed = (ended.stuck or may_be_held_up(reason)) and await self._free(mipts, later=self._settles)
             if said(reason) == EXPIRED and handler is None:
                 await self._end(mipts, cause)
-            if handler is not None and settle and (said(reason) == EXPIRED or self._to_be_cancelled(mipts)):
+            if handler is not None and self._settles and (said(reason) == EXPIRED or self._to_be_cancelled(mipts)):
                 handler = None
             elif not ended.retry and not freed:
                 raise self._undecided(mipts, f"the transaction failed: {_why(cause)}", reason) from cause
@@ -351,8 +351,8 @@ class Family:
                 await attempt.close(hard=True)
                 raise
             await attempt.close()
-        self._meet(ended.mipts, *(sibling for word in ended.said for sibling in superseded_by(word)))
-        self._given_up |= any(is_given_up(word) for word in ended.said)
+        self._meet(ended.mipts, *(sibling for word in ended.words for sibling in superseded_by(word)))
+        self._given_up |= any(is_given_up(word) for word in ended.words)
         self._exposed |= ended.exposed
         if ended.left:
             self._left.add(xinst)
