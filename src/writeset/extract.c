@@ -4,7 +4,8 @@
  *	  The writeset of a transaction, from the places of its changes.
  *
  * Until the transaction has ended no version that it has made or replaced goes, nor
- * the values that it has out of line: they are read where they are. But the table may
+ * the values that it has out of line: they are read where they are. A prepared instance may
+ * end meanwhile: what is read of it then is thrown away (prepared.c). But the table may
  * have been written anew since, and then another row may be there, or none; so the
  * file is compared first.
  *
@@ -49,6 +50,7 @@ typedef struct Source
 	int64		left_out;		/* of the first change left out for it, or -1 */
 	Relation	rel;			/* NULL: not opened yet */
 	Oid			filenumber;
+	BlockNumber blocks;			/* it has so many at least, while we lock it */
 	MipBuildTable *table;
 	MipPlaceKeys *keys;
 	int			checked;		/* this file is the table's, with these keys */
@@ -313,9 +315,24 @@ note_truncations(Extraction *extraction, int64 position)
 }
 
 /*
- * Rows changed one after the other are likely to be on one page, which the slot has pinned
- * since it read the one before. So nothing moves there, and versions that have been made
- * stay; no lock is needed, as in heap's scans. False: it has to be looked for.
+ * Of an instance that has been rolled back meanwhile, the pages may be gone (VACUUM). Who
+ * reads behind the end of a file fails, and leaves a buffer in which that page is not
+ * cleared when the file grows again.
+ */
+static bool
+has_page(Source *source, const ItemPointerData *tid)
+{
+	Assert(CheckRelationLockedByMe(source->rel, AccessShareLock, true));
+	if (ItemPointerGetBlockNumber(tid) >= source->blocks)
+		source->blocks = RelationGetNumberOfBlocks(source->rel);
+	return ItemPointerGetBlockNumber(tid) < source->blocks;
+}
+
+/*
+ * Rows that we have changed one after the other are likely to be on one page, which the
+ * slot has pinned since it read the one before. So nothing moves there, and versions that
+ * we have made or replaced stay; no lock is needed, as in heap's scans. False: it has to be
+ * looked for.
  */
 static bool
 read_from_same_page(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
@@ -343,21 +360,29 @@ read_from_same_page(const Source *source, const ItemPointerData *tid, TupleTable
 	return true;
 }
 
-/* The row at a place. Which snapshot would see it does not matter. */
-static TupleTableSlot *
-read_row(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
+/* Which snapshot would see it does not matter. False: it is gone. */
+static bool
+find_row(const Extraction *extraction, Source *source, ItemPointerData tid, TupleTableSlot *slot)
 {
-	ItemPointerData at = *tid;
+	if (extraction->own && read_from_same_page(source, &tid, slot))
+		return true;
+	return has_page(source, &tid) &&
+		mip_heap()->tuple_fetch_row_version(source->rel, &tid, SnapshotAny, slot);
+}
 
-	if (!read_from_same_page(source, tid, slot) &&
-		!mip_heap()->tuple_fetch_row_version(source->rel, &at, SnapshotAny, slot))
+/* The row at a place. */
+static TupleTableSlot *
+read_row(const Extraction *extraction, Source *source, const ItemPointerData *tid,
+		 TupleTableSlot *slot)
+{
+	if (!find_row(extraction, source, *tid, slot))
 	{
 		if (mip_in_transaction())
 			mip_check_doomed();
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("pg_mip: a row version (%u,%u) that was changed in table \"%s\" is gone",
-						ItemPointerGetBlockNumber(&at), ItemPointerGetOffsetNumber(&at),
+						ItemPointerGetBlockNumber(tid), ItemPointerGetOffsetNumber(tid),
 						RelationGetRelationName(source->rel))));
 	}
 	return slot;
@@ -427,9 +452,9 @@ extract_place(Extraction *extraction, const MipPlace *place)
 	if (place->op != MIP_PLACE_TRUNCATE && place->file != source->checked)
 		check_table(extraction, source, place);
 	if (place->op == MIP_PLACE_UPDATE || place->op == MIP_PLACE_DELETE)
-		old = read_row(source, &place->old, source->old);
+		old = read_row(extraction, source, &place->old, source->old);
 	if (place->op == MIP_PLACE_INSERT || place->op == MIP_PLACE_UPDATE)
-		new = read_row(source, &place->new, source->new);
+		new = read_row(extraction, source, &place->new, source->new);
 	return mip_build_change(extraction->build, source->table, ops[place->op], place->number,
 							old, new);
 }

@@ -253,6 +253,29 @@ wins_over_unread_error(
 		isnt($rc, 0, 'doomed, with an unread error: the winner has been cut off');
 	});
 
+# It has told the error once it goes back to a savepoint, also where that had failed before.
+{
+	my $loser = session($node, 'loser that went back');
+	fill($node);
+	attempt($loser, 'back', 1);
+	$loser->sql('SAVEPOINT s');
+	$loser->refused('SELECT 1 / 0', $_, "loser that went back: $_") for '22012', '25P02';
+	$loser->sql('ROLLBACK TO s');
+	prepare_winner('back');
+	$loser->send_sql('SELECT pg_sleep(5)');
+	$loser->begun;
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SET mip.debug_stop_at = 'error:doomed'; SELECT mip.commit('back', 1000)");
+	isnt($rc, 0, 'loser that went back: the winner has been cut off');
+	($out, $err) = $loser->finish;
+	is($err, '', 'loser that went back: its client is there');
+	$loser->refused('UPDATE a SET v = 1 WHERE id = 1', 'MP005', 'loser that went back: ... and is told');
+	$loser->sql('ROLLBACK');
+	win('back', 'loser that went back');
+	is_decided($node, 'loser that went back');
+	$loser->quit;
+}
+
 # A backend that is stopped cannot be ended; the decision stands nevertheless,
 # may be repeated, and the loser can do nothing when it wakes.
 {

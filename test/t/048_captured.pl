@@ -151,6 +151,35 @@ is_as_before($node, 'crashed', 'prepared');
 	is(mip_sql($node, "SELECT count(*) FROM mip.writeset_changes(mip.writeset('referring', 1))"), 1, 'without him');
 	mip_sql($node, "SELECT mip.rollback('referring', 1); DROP TABLE referring, referred");
 }
+
+# Who reads while the instance is rolled back, and VACUUM cuts its pages off, reads nothing
+# behind the end of the file: of buffers that have been there, the next page would be made.
+{
+	mip_sql($node, q[CREATE TABLE short (id int, v int) USING mip; CREATE TABLE others (id int, v int) USING mip;
+		SET mip.capture_writeset = off;
+		INSERT INTO short SELECT i, 0 FROM generate_series(1, 226) i;
+		INSERT INTO others SELECT 100000 + i, -666 FROM generate_series(1, 50000) i]);
+	mip_sql($node, 'VACUUM others');
+	mip_sql($node, q[BEGIN; SELECT mip.begin('cut', 1);
+		INSERT INTO short SELECT i, 1 FROM generate_series(1001, 4000) i; SELECT mip.prepare(NULL, NULL)]);
+	my $gate = session($node, 'gate');
+	my $reader = session($node, 'reader');
+	$gate->sql('SELECT pg_advisory_lock(1)');
+	$reader->sql("SET mip.debug_stop_at = 'wait:places'");
+	$reader->send_sql("SELECT mip.writeset('cut', 1)");
+	ok(wait_until(sub { mip_sql($node, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1 }),
+		'a reader of what is rolled back');
+	mip_sql($node, "SELECT mip.rollback('cut', 1)");
+	mip_sql($node, 'VACUUM short');
+	is(mip_sql($node, "SELECT pg_relation_size('short')"), 8192, 'its pages are cut off');
+	mip_sql($node, 'DROP TABLE others');
+	$gate->sql('SELECT pg_advisory_unlock(1)');
+	$reader->ends_refused('42704', 'the reader is told that it is gone');
+	$_->quit for $reader, $gate;
+	mip_sql($node, 'INSERT INTO short SELECT i, 2 FROM generate_series(1001, 4000) i');
+	is(mip_sql($node, 'SELECT v, count(*) FROM short GROUP BY v ORDER BY v'), "0|226\n2|3000", 'its next pages are new');
+	mip_sql($node, 'DROP TABLE short');
+}
 my $standby = standby_of($node, 'standby');
 power_cut($node);
 is_as_before($node, 'crashed', 'after a crash');
