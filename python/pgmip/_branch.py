@@ -273,8 +273,10 @@ class Branch:
     async def close(self, timeout: float) -> None:
         """Close the connection, which ends an open transaction without effect. What still runs there fails."""
         try:
-            with contextlib.suppress(psycopg.Error):  # the statement may go on, and finds nobody to answer to
+            with contextlib.suppress(psycopg.Error), cut_after(self.conn, timeout):
                 await self._interrupt(timeout)
+                async with self._turn:  # else the statement may go on, and finds nobody to answer to
+                    pass
         finally:
             await self._disconnect()
 

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
-from ._cancellation import obeyed, uninterrupted
+from ._cancellation import ended, obeyed, uninterrupted
 
 __all__ = [
     "Connection",
@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 
+_AGAIN = 0.05  # seconds until a server is asked again to end a statement, and then twice as long each time
+
 Connection = psycopg.AsyncConnection[Any]
 C = TypeVar("C", bound=Connection)
 
@@ -38,14 +40,33 @@ class ObedientConnection(Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.is_cut = asyncio.Event()
+        self._again: asyncio.Task[None] | None = None
+        self._enough = asyncio.Event()
 
     async def wait(self, *args: Any, **options: Any) -> Any:
-        """As psycopg does; but that of 3.2 may swallow a cancellation."""
-        return await obeyed(super().wait(*args, **options))
+        """As psycopg does; but that of 3.2 may swallow a cancellation. What has been asked of the server for one
+        statement does not reach the next one.
+        """
+        if self._again is not None:
+            await self._end_asking()
+        try:
+            return await obeyed(super().wait(*args, **options))
+        finally:
+            if self._again is not None:
+                await self._end_asking()
 
     async def cancel_safe(self, **options: Any) -> None:
-        """Have the server end the statement. Who is cancelled twice does that nevertheless, or it would go on; but
-        nobody waits for a server that does not answer once the connection has been cut.
+        """Have the server end the statement. It is asked again, without anybody waiting, until the statement has ended:
+        what arrives before a statement has begun there is forgotten.
+        """
+        await self._ask(**options)
+        if (self._again is None or self._again.done()) and self._runs():
+            self._enough.clear()
+            self._again = asyncio.create_task(self._ask_again(**options))
+
+    async def _ask(self, **options: Any) -> None:
+        """Ask once. Who is cancelled twice does that nevertheless, or the statement would go on; but nobody waits for a
+        server that does not answer once the connection has been cut.
         """
         asked = asyncio.create_task(super().cancel_safe(**options))
         given_up = asyncio.create_task(self.is_cut.wait())
@@ -57,6 +78,28 @@ class ObedientConnection(Connection):
         if not asked.done():
             raise psycopg.errors.CancellationTimeout("the connection was cut before the server had been asked")
         asked.result()
+
+    async def _ask_again(self, **options: Any) -> None:
+        pause = _AGAIN
+        while self._runs():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._enough.wait()
+                return
+            pause *= 2
+            if self._runs():
+                with contextlib.suppress(psycopg.Error, OSError):  # the next time, perhaps
+                    await self._ask(**options)
+
+    def _runs(self) -> bool:
+        return self.pgconn.transaction_status == TransactionStatus.ACTIVE and not self.is_cut.is_set()
+
+    async def _end_asking(self) -> None:
+        """Once the statement has ended."""
+        if self._again is not None and not self._runs():
+            self._enough.set()
+            again, self._again = self._again, None
+            await ended([again])
 
 
 class PooledConnection(ObedientConnection):

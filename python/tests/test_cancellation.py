@@ -183,6 +183,55 @@ async def test_a_handler_that_swallows_the_callers_cancellation(server: Server, 
     shop.assert_clean()
 
 
+# -- too early -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["the caller's cancellation", "the deadline", "another statement", "in a pipeline"])
+async def test_a_statement_is_ended_although_the_server_was_asked_too_early(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A cancel that comes before the statement has begun is none: nothing goes on for a client that has gone."""
+    asked = []
+    real = psycopg.AsyncConnection.cancel_safe
+
+    async def cancel_safe(conn: Any, **options: Any) -> None:
+        asked.append(conn)
+        if len(asked) > 1:
+            await real(conn, **options)
+
+    app = server(pool_size=1)
+    asleep = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    left: list[asyncio.Task[Any]] = []
+
+    @app.transaction(sites=("store", "bank"))
+    async def slow(tx: Tx, request: Any) -> None:
+        if ending != "in a pipeline":
+            await tx.store.execute("UPDATE item SET stock = 0")
+        left.append(asyncio.create_task(tx.store.execute("SELECT pg_sleep(600)")))
+        if ending == "another statement":
+            await sleeping()
+            await tx.bank.execute("SELECT 1 / 0")
+        await left[0]
+
+    async def sleeping() -> None:
+        while not await asyncio.to_thread(shop.sql, "store", asleep):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    await app.submit("buy", BUY)  # connected
+    monkeypatch.setattr(psycopg.AsyncConnection, "cancel_safe", cancel_safe)
+    task = asyncio.create_task(app.submit("slow", None, deadline=0.5 if ending == "the deadline" else PATIENCE))
+    await sleeping()
+    if ending in ("the caller's cancellation", "in a pipeline"):
+        task.cancel()
+    with pytest.raises((asyncio.CancelledError, NothingHappened)):
+        await task
+    assert shop.sql("store", asleep) == []
+    await asyncio.gather(*left, return_exceptions=True)
+    shop.assert_clean()
+    await app.submit("buy", BUY)
+    shop.assert_clean()
+
+
 # -- twice ---------------------------------------------------------------------------------------------------------
 
 
