@@ -282,6 +282,19 @@ async def careless_for_long(world: World, xid: str) -> Any:
         return await careless(world, xid)
 
 
+async def careless_and_asked_too_early(world: World, xid: str) -> Any:
+    """The server is asked to end the statement before that has begun."""
+    real, asked = psycopg.AsyncConnection.cancel_safe, []
+
+    async def cancel_safe(conn: Any, **options: Any) -> None:
+        asked.append(conn)
+        if len(asked) > 1:
+            await real(conn, **options)
+
+    with mock.patch.object(psycopg.AsyncConnection, "cancel_safe", cancel_safe):
+        return await careless(world, xid)
+
+
 async def unpaid(world: World, xid: str) -> Any:
     return await world.app.submit("unpaid", BUY, xid=xid, deadline=5)
 
@@ -719,6 +732,7 @@ SCENARIOS = {
     "carefully": Scenario(carefully, transaction="carefully"),
     "a statement left running": Scenario(careless),
     "a statement that cannot be ended": Scenario(careless_for_long),
+    "a statement that is to end before it has begun": Scenario(careless_and_asked_too_early),
     "settle": Scenario(settle, prepared("store")),
     "settle, complete": Scenario(settle, prepared("store", "bank")),
     "resolve": Scenario(resolve, prepared("bank")),
