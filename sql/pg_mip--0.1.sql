@@ -94,6 +94,12 @@ CREATE FUNCTION mip.begin(xid text, xinst bigint, sites text[] DEFAULT '{}', key
 COMMENT ON FUNCTION mip.begin(text, bigint, text[], text, text) IS
 	'makes the transaction just begun instance <xid, xinst> of a request; with a key only its holder prepares or commits it';
 
+CREATE FUNCTION mip.begin_beside(xid text, xinst bigint, sites text[] DEFAULT '{}', key text DEFAULT NULL,
+	serializable text DEFAULT NULL) RETURNS bigint[]
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_begin_beside';
+COMMENT ON FUNCTION mip.begin_beside(text, bigint, text[], text, text) IS
+	'mip.begin; returns which instances of the request are prepared here, NULL where none is';
+
 CREATE TYPE mip.instance AS (
 	xinst bigint,
 	state mip.state,
@@ -134,6 +140,11 @@ COMMENT ON FUNCTION mip.refuse(text, bigint, text[]) IS
 CREATE FUNCTION mip.instances(xid text) RETURNS SETOF mip.instance
 	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'mip_instances';
 COMMENT ON FUNCTION mip.instances(text) IS 'the MIPT of a family';
+
+CREATE FUNCTION mip.has_expired(xid text) RETURNS boolean
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_has_expired';
+COMMENT ON FUNCTION mip.has_expired(text) IS
+	'whether what was known of a request may have been removed here because of its age';
 
 CREATE FUNCTION mip.forget(xid text) RETURNS integer
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_forget';

@@ -61,6 +61,17 @@ class Asking:
 
         return any((await at_each_site(sites, ask)).values())
 
+    async def is_current(self, sites: Sequence[str]) -> bool:
+        """Whether one of the sites is known not to have expired the request."""
+
+        async def ask(site: str) -> bool:
+            try:
+                return not await self._part("read", site, None, _mipt.has_expired)
+            except psycopg.Error:
+                return False
+
+        return any((await at_each_site(sites, ask)).values())
+
     async def refuse(self, site: str, xinst: int, sites: Sequence[str]) -> bool:
         """Have an instance never be prepared here; whether that is certain. It is, too, where the site has expired the
         request and has nothing of it in doubt.

@@ -22,8 +22,8 @@ from ._pool import Pool
 from ._sites import at_each_site
 from ._sqlstate import is_protocol, is_retryable
 from ._tx import Handler, Tx
-from .decision import Entry, highest
-from .exceptions import Refuse
+from .decision import Entry, Mipts, decide, declared, highest
+from .exceptions import ProtocolViolation, Refuse
 from .observe import Phase, StepName
 
 __all__ = ["Attempt", "Ended", "NotInDoubt"]
@@ -36,7 +36,7 @@ _UNSEEN = 0.01  # seconds for which a handler may run before a site knows of it
 class Ended:
     """How an attempt ended. With an `error` it is not complete, as far as it knows."""
 
-    mipts: dict[str, Sequence[Entry] | None]
+    mipts: Mipts
     error: BaseException | None = None
     reason: BaseException | None = None
     """What a site, or the way to it, has said, where the attempt failed for that. What a handler raises says nothing of
@@ -53,6 +53,8 @@ class Ended:
     """Whether the instance has been prepared somewhere, as far as is known: others may have seen it there."""
     words: tuple[BaseException, ...] = ()
     """All that sites have said, the reason included."""
+    adopts: bool = False
+    """Whether it has been ended because its MIPTs name a winner, so that the request need not be worked again."""
     highest: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,13 +66,14 @@ class Attempt:
 
     def __init__(
         self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], phase: Phase, *,
-        deadline: Deadline, parallel: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
+        deadline: Deadline, parallel: bool, alone: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
         adopt: Callable[[], Awaitable[bool]] | None,
     ) -> None:  # fmt: skip
-        """`order`: the sites in the order in which to prepare them where not in parallel. `in_doubt`: whether a sibling
-        is prepared. `turn`: how long (seconds) the attempt may wait for a lock then, or keep one of the few places that
-        there are for such requests. `adopt`, where no client has submitted this: asked when all sites know of the
-        instance, whether there is a reason for it; without one it goes no further.
+        """`order`: the sites in the order in which to prepare them where not in parallel. `alone`: nobody else can have
+        an instance of this XID. `in_doubt`: whether a sibling is prepared. `turn`: how long (seconds) the attempt may
+        wait for a lock then, or keep one of the few places that there are for such requests. `adopt`, where no client
+        has submitted this: asked when all sites know of the instance, whether there is a reason for it; without one it
+        goes no further.
         """
         self._instance = instance
         self._order = order
@@ -79,12 +82,18 @@ class Attempt:
         self.phase = phase
         self._deadline = deadline
         self._parallel = parallel
+        self._alone = alone
         self._in_doubt = in_doubt
         self._turn = turn
         self._adopt = adopt
         self._branches: dict[str, Branch] = {}
         self._votes: dict[str, Vote] = {}
+        self.accepted = False
+        """Whether a site has let the instance begin."""
         self._gave_way = False
+        self._limit: asyncio.Timeout | None = None
+        self._looks: asyncio.Task[None] | None = None
+        self._decided: Mipts | None = None  # by others
         self._of_handler: Exception | None = None
 
     async def run(self, handler: Handler | None, request: str | None) -> Ended:
@@ -94,18 +103,26 @@ class Attempt:
         """
         preparing = False
         try:
-            async with asyncio.timeout_at(self._deadline.at) as limit, self._taking_turns(limit), self._insisting():
+            async with (
+                asyncio.timeout_at(self._deadline.at) as limit,
+                self._taking_turns(limit), self._looking(limit), self._insisting(),
+            ):  # fmt: skip
                 await self._connect(limit)
                 if self._adopt is not None:
-                    await at_each_site(self._order, lambda site: self._branches[site].begin())
+                    await self._show()
                     if not await self._adopt():
                         raise NotInDoubt("nothing that is to be repeated is in doubt any more")
                 text = await self._result_of(handler, request)
+                if not self._alone and self._failure() is None:
+                    await self._show()
                 if self._failure() is None and any(branch.has_last for branch in self._branches.values()):
                     preparing = True  # and waiting for locks, as the handler may
                     await self._prepare(request, text)
         except Exception as error:
             if limit.expired():
+                if self._decided is not None:
+                    ended = await self._out_of_time(TimeoutError("it is prepared at every site"), retry=True)
+                    return ended if ended.error is None else replace(ended, mipts=self._decided, adopts=True)
                 early = limit.when() != self._deadline.at
                 why = TimeoutError("a sibling is in doubt" if early else "the deadline has passed")
                 return await self._out_of_time(why, early)
@@ -201,6 +218,32 @@ class Attempt:
             for task in watch:
                 task.cancel()
             await ended(watch)
+
+    @contextlib.asynccontextmanager
+    async def _looking(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
+        """Meanwhile, end the attempt if a site tells of others that are prepared there, and one turns out to be so at
+        every site.
+        """
+        self._limit = limit
+        try:
+            yield
+        finally:
+            self._limit = None
+            if self._looks is not None:
+                self._looks.cancel()
+                await ended((self._looks,))
+
+    async def _look(self) -> None:
+        mipts, _ = await self._asking.read(self._order)
+        if self._limit is not None and self._deadline.left and self._have_winner(mipts):
+            self._decided = mipts
+            self._limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
+
+    def _have_winner(self, mipts: Mipts) -> bool:
+        try:
+            return declared(mipts) == {frozenset(self._order)} and decide(mipts) is not None
+        except ProtocolViolation:
+            return False  # for who is asked when this attempt has ended
 
     @contextlib.asynccontextmanager
     async def _insisting(self) -> AsyncIterator[None]:
@@ -315,6 +358,12 @@ class Attempt:
         # The extension's word counts more than what came of it elsewhere.
         return min((f for f in failures if f is not None), key=lambda f: f.sqlstate is None, default=None)
 
+    async def _show(self) -> None:
+        """Have all sites know of the instance before it may be prepared at one. What prepares it may be on its way for
+        long; and who looks at the sites meanwhile, and sees nobody, says that nothing will come of the request.
+        """
+        await at_each_site(self._order, lambda site: self._branches[site].begin())
+
     async def _prepare(self, request: str | None, result: str | None) -> None:
         """Have all sites vote."""
 
@@ -373,7 +422,10 @@ class Attempt:
 
         return not any((await at_each_site(sites, take_back)).values())
 
-    async def _begun(self, site: str) -> None:
+    async def _begun(self, site: str, beside: bool) -> None:
+        self.accepted = True
+        if beside and self._looks is None and self._limit is not None and self._adopt is None:
+            self._looks = asyncio.create_task(self._look())
         await self._step("begun", site)
 
     async def _step(self, name: StepName, site: str | None) -> None:

@@ -23,7 +23,7 @@ from ._connection import PooledConnection, cut, cut_after, is_silent
 from ._copy import Copy
 from ._handler import check_can_await
 from ._process import Process
-from ._sqlstate import NOT_USABLE, is_definite, is_protocol, said
+from ._sqlstate import NOT_USABLE, SessionEnded, is_definite, is_protocol, said
 from .decision import Entry, State
 
 __all__ = ["Branch", "Instance", "Interrupted", "Lost", "NotPrepared", "Prepared", "Site", "Vote"]
@@ -34,6 +34,7 @@ Awaited = Coroutine[Any, Any, T]
 _Queued = tuple[Statement, Params | None, bool | None]  # and whether it is to be prepared
 _Run = Callable[[psycopg.AsyncCursor[Any]], Awaitable[object]]  # one statement, by a cursor of its own
 
+_BEGUN = 1  # where the instance is begun in what is sent first: behind BEGIN
 _NOT_YOURS = "a handler must not end its own transaction"
 _USE_COPY = "COPY from or to the client needs copy()"
 
@@ -85,8 +86,9 @@ class Branch:
     """Runs the statements of one instance at one site. The transaction begins together with its first statement."""
 
     def __init__(
-        self, site: str, conn: PooledConnection, instance: Instance, on_begun: Callable[[str], Awaitable[None]]
+        self, site: str, conn: PooledConnection, instance: Instance, on_begun: Callable[[str, bool], Awaitable[None]]
     ) -> None:
+        """`on_begun`: awaited once the site knows of the instance, with whether others are prepared there."""
         self.site = site
         self.conn = conn
         self._instance = instance
@@ -133,7 +135,7 @@ class Branch:
         if self._turn.locked() or self._copying:
             return psycopg.ProgrammingError(f"the handler has left a statement running at site {self.site!r}")
         # Better known now than after the other sites have prepared: what is lost then may have been prepared.
-        return None if is_silent(self.conn) else psycopg.OperationalError(f"site {self.site!r} ended the connection")
+        return None if is_silent(self.conn) else SessionEnded(f"site {self.site!r} ended the connection")
 
     @property
     def serializable(self) -> str | None:
@@ -146,7 +148,7 @@ class Branch:
             return  # by a statement that may run for long, for which nobody has to wait
         async with self._turn:
             self._process.check()
-            if not (self.begun or self._returned or self._over):
+            if not (self.begun or self._over):
                 await self._noted(_executing(b"SELECT", None), _nothing)
 
     async def run(
@@ -222,17 +224,24 @@ class Branch:
         before = self._statements
         try:
             yield
-        except GeneratorExit:
-            raise  # nobody waits for it any more
+        except GeneratorExit as error:
+            self.leave(error)
+            raise
         except BaseException:
             if not (self._returned or self._over):
-                with contextlib.suppress(psycopg.Error):  # known by now, or noted
+                with contextlib.suppress(psycopg.Error), self._noting():
                     await self.run(f"ROLLBACK TO {name}".encode(), None, _nothing)
                     if self._failed is not None and self._failed[0] > before:
                         self._failed = None
                     await self.run(f"RELEASE {name}".encode(), None, _nothing)
             raise
-        await self.run(f"RELEASE {name}".encode(), None, _nothing)
+        with self._noting():
+            await self.run(f"RELEASE {name}".encode(), None, _nothing)
+
+    def leave(self, why: GeneratorExit) -> None:
+        """Of a savepoint that is left for good: maybe there is no event loop any more in which to undo it."""
+        self._statements += 1
+        self._note(why)
 
     async def prepare(self, request: str | None, result: str | None, timeout: float) -> Vote:
         """Prepare. Never raises for what the site or the network does."""
@@ -360,9 +369,11 @@ class Branch:
         if self._over and self._last is not None:
             before.append((*self._last, None))
         begins, self.begun = not self.begun, True
+        beside: Any = None
         try:
             if before:
-                await self._send_together(before, cursor, run)
+                sent = await self._send_together(before, cursor, run)
+                beside = begins and await sent[_BEGUN].fetchone()
             else:
                 self._asked = self._over
                 await run(cursor)
@@ -371,7 +382,7 @@ class Branch:
                 raise psycopg.ProgrammingError(_USE_COPY) from error
             raise
         if begins:
-            await self._on_begun(self.site)
+            await self._on_begun(self.site, beside != (None,))
         return cursor
 
     def _beginning(self) -> list[_Queued]:
@@ -380,20 +391,21 @@ class Branch:
         return [
             (f"BEGIN ISOLATION LEVEL {me.isolation}".encode(), None, None),
             (_sql.BEGIN, (me.xid, me.xinst, list(me.sites), self._key, everywhere), True),
-        ]
+        ]  # _BEGUN
 
     async def _send_together(
         self, before: Sequence[_Queued], cursor: psycopg.AsyncCursor[Any], run: _Run
-    ) -> None:
+    ) -> list[psycopg.AsyncCursor[Any]]:
         """Some statements, and then this one, in one round trip. The first error counts: the later statements of the
         pipeline only report that it was aborted.
         """
         first: psycopg.Error | None = None
+        sent = []
         try:
             async with self.conn.pipeline():
                 try:
                     for other, values, prepare in before:
-                        await self.conn.execute(other, values, prepare=prepare)
+                        sent.append(await self.conn.execute(other, values, prepare=prepare))
                     self._asked = self._over
                     await run(cursor)
                 except psycopg.Error as error:
@@ -402,6 +414,7 @@ class Branch:
             first = first or error
         if first is not None:
             raise first
+        return sent
 
     async def _noted(self, run: _Run, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]) -> T:
         with self._noting():

@@ -68,7 +68,9 @@ class Call:
     def __init__(
         self, servers: Sequence[Server], send: Send,
         *, xid: str, deadline: float, timeout: float, hedge_after: float | None,
+        was_open: Callable[[], bool],
     ) -> None:  # fmt: skip
+        """`was_open`: whether a transmission of another call, that has ended, may still have an effect."""
         clock = asyncio.get_running_loop().time
         self._clock = clock
         self._send = send
@@ -83,10 +85,18 @@ class Call:
         self._due = -math.inf  # when to transmit next
         self._hedges = 0
         self._failures = 0
+        self._was_open = was_open
         self._open = False
+        self.is_decided = False
+        """Whether it has come to an end that nothing changes any more."""
         self._last: Exception | None = None
         self._refusal: Exception | None = None
         self._violation: SubmitError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transmission may still have an effect."""
+        return self._open or bool(self._pending) or self._was_open()
 
     async def run(self) -> Any:
         """The result. Raises Unknown only when the deadline has passed."""
@@ -100,8 +110,10 @@ class Call:
                     server = self._pending.pop(task)
                     match verdict:
                         case Result(result):
+                            self.is_decided = True
                             return result
                         case Final(error):
+                            self.is_decided = not isinstance(error, Unknown)
                             raise error
                         case Failure():
                             self._note(server, verdict)
@@ -153,7 +165,7 @@ class Call:
             server.rests_until = now + failure.rest
         else:
             self._refusal = failure.error
-        if self._refusal is not None and not self._open and not self._pending:
+        if self._refusal is not None and not self.is_open:
             raise self._refusal
         # Full jitter: those whom one death has cut off shall not come back all at once.
         self._due = min(self._due, now + random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)))
@@ -161,7 +173,7 @@ class Call:
 
     def _given_up(self) -> Exception:
         """What to raise when time is up. Where every transmission is known to be without effect, so is the request."""
-        if self._open or self._pending:
+        if self.is_open:
             kind = Unknown if self._violation is None else ProtocolViolation
             error: SubmitError = kind(f"no answer by the deadline; {self._violation or self._last}", xid=self._xid)
         elif self._refusal is not None:

@@ -144,6 +144,8 @@ class Family:
         self._left = set() if left is None else left  # own instances that may be prepared somewhere
         self._freed = False  # whether we have given one up, of whomever
         self._settles = False  # what has been left behind, instead of being submitted
+        self._adopts = False  # whether what others have prepared has made an attempt of ours needless
+        self._accepted = False  # whether a site has taken an instance of ours, and so has not expired the request
         self._given_up = False  # whether somebody else has given an attempt of ours up, and goes on
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
@@ -237,8 +239,8 @@ class Family:
             if isinstance(ended, Settled):
                 return ended
             took = clock() - began
-            cause, reason = ended.error, ended.reason
-            mipts = await self._read()
+            cause, reason, self._adopts = ended.error, ended.reason, ended.adopts
+            mipts = ended.mipts if ended.adopts else await self._read()
             winner = self.decide(mipts)
             if winner is None and self._left:
                 mipts = await self._give_up_own(mipts)
@@ -249,7 +251,8 @@ class Family:
                 return None
             if self._settles and said(reason) == OTHER_SITES:
                 await self._free(mipts)  # and let it be: the sites do not know of us meanwhile
-                raise self._undecided(await self._read(), f"in the way of others: {_why(cause)}", reason) from cause
+                mipts = await self._read()
+                raise await self._undecided(mipts, f"in the way of others: {_why(cause)}", reason) from cause
             stuck += ended.stuck
             freed = (ended.stuck or may_be_held_up(reason)) and await self._free(mipts, later=self._settles)
             if said(reason) == EXPIRED and handler is None:
@@ -257,7 +260,7 @@ class Family:
             if handler is not None and self._settles and (said(reason) == EXPIRED or self._to_be_cancelled(mipts)):
                 handler = None
             elif not ended.retry and not freed:
-                raise self._undecided(mipts, f"the transaction failed: {_why(cause)}", reason) from cause
+                raise await self._undecided(mipts, f"the transaction failed: {_why(cause)}", reason) from cause
             down = await self._insist_on_giving_up()
             if down is not None:
                 cause = reason = down
@@ -268,7 +271,7 @@ class Family:
         winner = self.decide(mipts)
         if winner is not None:
             return await self.finish(winner)
-        raise self._undecided(mipts, f"out of time or attempts: {_why(cause)}", reason) from cause
+        raise await self._undecided(mipts, f"out of time or attempts: {_why(cause)}", reason) from cause
 
     async def finish(self, winner: Winner, attempt: Attempt | None = None) -> Settled:
         """Commit a winner at all sites, over the connections of `attempt` where it has them.
@@ -335,7 +338,7 @@ class Family:
             attempt = Attempt(
                 Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
                 self._sites, self._pools, phase,
-                deadline=self._deadline, parallel=self._parallel,
+                deadline=self._deadline, parallel=self._parallel, alone=self._alone,
                 in_doubt=lambda: self._is_in_doubt(xinst), turn=turn, adopt=adopt,
             )  # fmt: skip
             settled = None
@@ -352,6 +355,7 @@ class Family:
                 raise
             await attempt.close()
         self._meet(ended.mipts, *(sibling for word in ended.words for sibling in superseded_by(word)))
+        self._accepted |= attempt.accepted
         self._given_up |= any(is_given_up(word) for word in ended.words)
         self._exposed |= ended.exposed
         if ended.left:
@@ -533,16 +537,23 @@ class Family:
         ours = self._ours_in_doubt(mipts)
         return all(entry.result is None for entry in ours) and bool(ours)
 
-    def _undecided(self, mipts: Mipts, why: str, reason: BaseException | None) -> SubmitError:
+    async def _undecided(self, mipts: Mipts, why: str, reason: BaseException | None) -> SubmitError:
         """What to tell the caller who gives up while there is no winner in these MIPTs, which were read just now.
         `reason`: what a site has said last.
         """
         still_open = self._why_open(mipts)
         if still_open is not None:
             return Unknown(f"{still_open}; {why}", xid=self.xid)
-        if said(reason) == EXPIRED:
-            return Expired(why, xid=self.xid)
-        return NothingHappened(why, xid=self.xid)
+        expired = said(reason) == EXPIRED or await self._may_be_forgotten()
+        return Expired(why, xid=self.xid) if expired else NothingHappened(why, xid=self.xid)
+
+    async def _may_be_forgotten(self) -> bool:
+        """Whether a site that knows nothing of the request may have known more: one that takes an instance has not. Nor
+        has any, if there is one: as long as it has not expired the request, that would have kept its entry.
+        """
+        if self._alone or self._accepted or xid_time(self.xid) is None:
+            return False
+        return not await self._asking.is_current(self._sites)
 
     def _why_open(self, mipts: Mipts) -> str | None:
         """Why something of the family may take effect though nobody submits it anew; None where that is ruled out.
@@ -564,7 +575,9 @@ class Family:
             return "cancelled"
         if winner.xinst in self._own:
             return "own"
-        return "earlier" if winner.committed else "sibling"
+        if winner.committed:
+            return "earlier"
+        return "adopted" if self._adopts else "sibling"
 
     async def _commit_at(
         self, phase: Phase, site: str, winner: Winner, conn: Connection | None

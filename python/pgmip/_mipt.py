@@ -9,7 +9,7 @@ from . import _sql
 from ._connection import Connection, cut_after
 from .decision import Entry
 
-__all__ = ["acknowledge", "commit", "instances", "refuse", "rollback", "waits"]
+__all__ = ["acknowledge", "commit", "has_expired", "instances", "refuse", "rollback", "waits"]
 
 
 async def instances(conn: Connection, timeout: float, xid: str) -> tuple[Entry, ...]:
@@ -37,6 +37,11 @@ async def refuse(conn: Connection, timeout: float, xid: str, xinst: int, sites: 
 async def waits(conn: Connection, timeout: float, xid: str, xinst: int) -> bool:
     """Whether an instance waits for a lock here."""
     return await _ask(conn, timeout, _sql.WAITING, (xid, xinst))
+
+
+async def has_expired(conn: Connection, timeout: float, xid: str) -> bool:
+    """Whether the site may have forgotten the request, which it does not let run any more."""
+    return await _ask(conn, timeout, _sql.HAS_EXPIRED, (xid,))
 
 
 async def acknowledge(conn: Connection, timeout: float, xid: str) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "FINISHED",
     "FINISHED_COUNT",
     "FORGET",
+    "HAS_EXPIRED",
     "INSTALLED",
     "INSTANCES",
     "IN_DOUBT",
@@ -54,13 +55,14 @@ def _mipt_of(call: str) -> bytes:
     return f"SELECT {_COLUMNS} FROM {call}".encode()
 
 
-BEGIN = b"SELECT mip.begin(%s, %s, %s, %s, %s)"
+BEGIN = b"SELECT mip.begin_beside(%s, %s, %s, %s, %s)"
 PREPARE = _mipt_of("mip.prepare(%s, %s, %s)")
 COMMIT_ONE_PHASE = _mipt_of("mip.commit_one_phase(%s, %s, %s)")
 INSTANCES = _mipt_of("mip.instances(%s)")
 COMMIT = _mipt_of("mip.commit(%s, %s)")
 ROLLBACK = _mipt_of("mip.rollback(%s, %s)")
 REFUSE = b"SELECT mip.refuse(%s, %s, %s)"
+HAS_EXPIRED = b"SELECT mip.has_expired(%s)"
 ACKNOWLEDGE = b"SELECT mip.acknowledge(%s)"
 WAITING = b"SELECT EXISTS (SELECT FROM mip.waits WHERE xid = %s AND xinst = %s)"
 

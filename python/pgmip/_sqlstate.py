@@ -15,6 +15,7 @@ __all__ = [
     "FAMILY_COMMITTED",
     "NOT_USABLE",
     "OTHER_SITES",
+    "SessionEnded",
     "awaits_decision",
     "is_acknowledged",
     "is_definite",
@@ -54,8 +55,8 @@ _RETRYABLE = frozenset(
     }
 )
 
-# deadlock, lock_timeout, statement_timeout
-_HELD_UP = frozenset({"40P01", "55P03", "57014"})
+# deadlock, lock_timeout, statement_timeout; and no room to prepare, which what is in doubt may have taken
+_HELD_UP = frozenset({"40P01", "53200", "55P03", "57014"})
 
 
 def sqlstate(error: BaseException | None) -> str | None:
@@ -87,9 +88,15 @@ def superseded_by(error: BaseException | None) -> tuple[int, ...]:
     return () if xinst is None else (xinst,)
 
 
+class SessionEnded(psycopg.OperationalError):
+    """A site has ended the session of an instance."""
+
+
 def is_given_up(error: BaseException | None) -> bool:
-    """Whether somebody has given this attempt up, by a site's word: while it was there, or before it came."""
-    return said(error) in (DOOMED, DUPLICATE)
+    """Whether somebody may have given this attempt up, by a site's word: while it was there, or before it came. Of an
+    instance that executes nothing the site ends the session.
+    """
+    return said(error) in (DOOMED, DUPLICATE, "57P01") or isinstance(error, SessionEnded)
 
 
 def is_protocol(error: BaseException | None) -> bool:

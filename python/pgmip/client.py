@@ -44,6 +44,7 @@ _FINAL: dict[Kind, type[SubmitError]] = {
 }
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _BUSY = (425, 429)
+_MOST_OPEN = 10_000  # requests; the last ones
 _MAY_RUN = (408, 409, 424, 499)  # something in between has given up on a server, or knows of an earlier request
 
 
@@ -82,6 +83,7 @@ class Client:
         options.setdefault("limits", httpx.Limits(max_connections=None, max_keepalive_connections=100))
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=connect_timeout), **options)
         self._acknowledger = Acknowledger(self._send_acknowledgements) if acknowledge else None
+        self._open: dict[str, None] = {}  # requests of which a call has ended, but maybe not all that it has sent
 
     async def submit(
         self, name: str, request: Any, *, xid: str | None = None, deadline: float | None = None
@@ -92,7 +94,8 @@ class Client:
         Expired, LookupError for an unknown transaction, TypeError or ValueError for what cannot be a request, an XID or
         a deadline, RuntimeError in another process or event loop than the first; and Unknown, but only when the
         deadline has passed. Unknown is also raised then where a server says that the transaction has failed while what
-        became of an earlier transmission is not known: it may still succeed.
+        became of an earlier transmission is not known, be it one of an earlier call of this Client: it may still
+        succeed.
 
         When cancelled the request may or may not take effect: submit it again, with an XID of your own.
         """
@@ -113,6 +116,7 @@ class Client:
             deadline=asyncio.get_running_loop().time() + seconds,
             timeout=self._timeout,
             hedge_after=self._hedge_after,
+            was_open=lambda: known_as in self._open,
         )
         try:
             result = await call.run()
@@ -120,6 +124,8 @@ class Client:
             if xid is None:
                 self.acknowledge(known_as)
             raise
+        finally:
+            self._note(known_as, call)
         if xid is None:
             self.acknowledge(known_as)
         return result
@@ -186,6 +192,15 @@ class Client:
         # what else was asked on the way, as for a token, has not been counted
         answered = 1 + sum(past.request.extensions.get("trace") is count for past in response.history)
         return replace(verdict, open=True) if isinstance(verdict, Failure) and times > answered else verdict
+
+    def _note(self, xid: str, call: Call) -> None:
+        """Where something that this call has sent may still have an effect, no later one says that there is none."""
+        is_open = call.is_open and not call.is_decided
+        self._open.pop(xid, None)
+        if is_open:
+            self._open[xid] = None
+            if len(self._open) > _MOST_OPEN:
+                del self._open[next(iter(self._open))]
 
     async def _send_acknowledgements(self, xids: Sequence[str]) -> Sequence[str]:
         """Tell some server. Those that have to be told again."""

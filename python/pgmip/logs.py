@@ -95,7 +95,8 @@ def _level(phase: Phase) -> int:
         return logging.INFO if told else logging.WARNING
     if phase.name == "handler":
         return logging.DEBUG  # its attempt tells
-    return logging.INFO if phase.error is not None or phase.decision == "sibling" else logging.DEBUG
+    completed = phase.decision in ("sibling", "adopted")  # for another server
+    return logging.INFO if phase.error is not None or completed else logging.DEBUG
 
 
 def _message(phase: Phase) -> str:

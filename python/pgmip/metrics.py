@@ -14,7 +14,8 @@ Metric                                 Labels                           Meaning
 `pgmip_operations_in_progress`         operation                        those running now
 `pgmip_decisions_total`                transaction, kind                winners found: an instance of one's `own`; a
                                                                         `sibling`'s, completed for its dead or slow
-                                                                        server; one committed `earlier` (a
+                                                                        server; one that is `adopted`, as it needs no
+                                                                        more work; one committed `earlier` (a
                                                                         retransmission); or the request is `cancelled`
 `pgmip_siblings_total`                 transaction                      instances of others met, active or prepared
 `pgmip_attempts_total`                 transaction, outcome             instances begun

@@ -38,7 +38,7 @@ PhaseName = Literal[
     "submit", "settle", "resolve", "acknowledge",
     "attempt", "handler", "connect", "prepare", "commit", "rollback", "refuse", "read",
 ]  # fmt: skip
-DecisionKind = Literal["own", "sibling", "earlier", "cancelled"]
+DecisionKind = Literal["own", "sibling", "adopted", "earlier", "cancelled"]
 
 _log = logging.getLogger("pgmip")
 
@@ -100,8 +100,9 @@ class Phase:
         self.after: BaseException | None = None
         """Of an attempt that is a retry: why the one before it failed."""
         self.decision: DecisionKind | None = None
-        """Of an operation that has found a winner: an instance of its `own`, a `sibling`'s that it completes, one that
-        was committed `earlier`; or that the request is `cancelled`."""
+        """Of an operation that has found a winner: an instance of its `own`, a `sibling`'s that it completes, one
+        that is `adopted` because it is prepared at every site before an own one has done its work, one that was
+        committed `earlier`; or that the request is `cancelled`."""
         self.siblings = 0
         """Of an operation: how many instances of others it has seen active or prepared."""
 

@@ -87,8 +87,12 @@ class Site:
         """`with tx.store.savepoint():` undoes what was done here since then if the block raises, and nothing at
         other sites. What another thread has done here meanwhile goes, too, and it is not told.
         """
-        with self._tx._entered(self._site.savepoint()):
-            yield
+        try:
+            with self._tx._entered(self._site.savepoint()):
+                yield
+        except GeneratorExit as why:
+            self._site._branch.leave(why)
+            raise
 
 
 class Copy:

@@ -127,6 +127,13 @@ def make_broken_app(world: World, **parameters: Any) -> Any:
         left.add_done_callback(lambda _: left.cancelled() or left.exception())
         await asyncio.sleep(0.05)
 
+    @app.transaction(sites=("store", "bank"))
+    async def slow(tx: Any, _: Any) -> None:
+        """Does not end while it might be found to be needless."""
+        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await asyncio.sleep(0.5)
+        await tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+
     return app
 
 
@@ -256,6 +263,15 @@ async def restock(world: World, xid: str) -> Any:
 
 async def carefully(world: World, xid: str) -> Any:
     return await world.app.submit("carefully", BUY, xid=xid, deadline=5)
+
+
+async def slow(world: World, xid: str) -> Any:
+    return await world.app.submit("slow", BUY, xid=xid, deadline=5)
+
+
+async def needless(world: World, xid: str) -> None:
+    for site in ("store", "bank"):
+        await world.prepare(site, xid, transaction="slow")
 
 
 async def refused(world: World, xid: str) -> Any:
@@ -730,6 +746,7 @@ SCENARIOS = {
     "a last look": Scenario(last_look, ahead),
     "one after another": Scenario(buy, prepared("bank"), parameters={"parallel": False}),
     "carefully": Scenario(carefully, transaction="carefully"),
+    "work that others have done": Scenario(slow, needless, transaction="slow"),
     "a statement left running": Scenario(careless),
     "a statement that cannot be ended": Scenario(careless_for_long),
     "a statement that is to end before it has begun": Scenario(careless_and_asked_too_early),

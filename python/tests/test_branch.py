@@ -17,7 +17,7 @@ from pgmip.xinst import new_xinst
 pytestmark = pytest.mark.integration
 
 
-async def ignore(site: str) -> None:
+async def ignore(site: str, beside: bool) -> None:
     pass
 
 

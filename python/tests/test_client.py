@@ -339,6 +339,28 @@ class Tunnelling(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
+async def test_what_an_earlier_call_has_left_open() -> None:
+    """A server may still be at it: what another one says of the request does not rule that out."""
+    failed = http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}')
+    async with answering(b"", failed) as (url, _), Client([url]) as client:
+        with pytest.raises(Unknown):
+            await client.submit("buy", None, xid="open", deadline=0.3)
+        for _ in range(2):
+            with pytest.raises(Unknown, match="a bug"):
+                await client.submit("buy", None, xid="open", deadline=0.3)
+        with pytest.raises(NothingHappened, match="a bug"):
+            await client.submit("buy", None, xid="another", deadline=0.3)
+
+
+async def test_what_an_earlier_call_has_left_open_and_is_done() -> None:
+    done = http(200, "application/json", b'"done"')
+    failed = http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}')
+    async with answering(b"", failed, done, failed) as (url, _), Client([url]) as client:
+        assert await client.submit("buy", None, xid="open", deadline=30) == "done"
+        with pytest.raises(NothingHappened, match="a bug"):  # which is this server's word, against its own
+            await client.submit("buy", None, xid="open", deadline=0.3)
+
+
 async def test_a_tunnel() -> None:
     """To ask for it sends nothing to the server."""
     failed = http(500, "application/problem+json", b'{"type":"urn:pgmip:problem:failed","detail":"a bug"}')
@@ -501,7 +523,7 @@ async def run(
         said = verdicts[server.url]
         return said.pop(0) if len(said) > 1 else said[0]
 
-    call = Call(servers, send, xid="k", deadline=now + 30, timeout=1, hedge_after=hedge_after)
+    call = Call(servers, send, xid="k", deadline=now + 30, timeout=1, hedge_after=hedge_after, was_open=bool)
     return await call.run(), asked
 
 

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import psycopg
 import pytest
 from proxy import Fault, Mode, Proxy
 from psycopg.conninfo import make_conninfo
@@ -18,6 +19,7 @@ from test_sweeper import in_doubt, prepare_at
 
 from pgmip import App, Decided, Expired, NothingHappened, Resolution, Step, SubmitError, Tx, Unknown
 from pgmip._left import Left
+from pgmip.testing import Cluster
 from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
@@ -280,3 +282,29 @@ async def attempted(resolving: Any) -> Any:
             return await resolving
     except TimeoutError:
         raise Unknown("out of time") from None
+
+
+async def test_a_site_without_room_is_freed(server: Server, shop: Shop) -> None:
+    """Whose prepared transactions are all halves of other requests: a retry could not prepare there, nor cancel."""
+    with Cluster("full", max_prepared_transactions=2) as full:
+        full.run_sql("CREATE EXTENSION pg_mip; CREATE TABLE t (xid text) USING mip")
+        conninfo = full.conninfo(tcp=True, sslmode="disable", gssencmode="disable")
+        xids = [new_xid(), new_xid()]
+        with psycopg.connect(conninfo, autocommit=True) as conn:
+            for xid in xids:
+                conn.execute("BEGIN")
+                conn.execute("SELECT mip.begin(%s, 1, '{full,store}')", (xid,))
+                conn.execute("INSERT INTO t VALUES (%s)", (xid,))
+                conn.execute("SELECT * FROM mip.prepare(%s, %s)", ('{"request":null,"transaction":"note"}', '"of 1"'))
+        app = App({"full": conninfo, "store": shop.conninfos()["store"]})
+
+        @app.transaction(sites=("full", "store"))
+        async def note(tx: Tx, request: Any) -> str:
+            await tx.full.execute("INSERT INTO t VALUES (%s)", (tx.xid,))
+            return "of another"
+
+        async with app:
+            for xid in (*xids, new_xid()):
+                assert await app.submit("note", None, xid=xid) == "of another"
+            assert full.run_sql("SELECT count(DISTINCT xid), count(*) FROM t") == [(3, 3)]
+            assert full.run_sql("SELECT FROM mip.in_doubt") == []

@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from shop import Shop
 
-from pgmip import App, Cancelled, Expired, KeyReused, ProtocolViolation, Resolution, Step, Tx, Unknown
+from pgmip import App, Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Resolution, Step, Tx, Unknown
 from pgmip._family import Family
 from pgmip.xinst import new_xid, xid_time
 
@@ -287,6 +287,41 @@ def a_month_later(server: Server, shop: Shop) -> App:
     """An app server whose sessions' clocks are ahead by more than the retention."""
     later = "-c mip.debug_clock_offset=31d"
     return server({site: make_conninfo(info, options=later) for site, info in shop.conninfos().items()})
+
+
+@pytest.mark.parametrize("call", ["submit", "submit, too late", "settle", "resolve"])
+async def test_what_has_been_forgotten_may_have_happened(server: Server, shop: Shop, call: str) -> None:
+    """Also to who comes to no site with it: that nothing is known of it says nothing."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    async def fails(tx: Tx, request: Any) -> None:
+        raise OSError("a service that the handler asks first is down")
+
+    async def tell(xid: str) -> None:
+        match call:
+            case "submit":
+                await app.submit("fails", BUY, xid=xid)
+            case "submit, too late":
+                await app.submit("buy", BUY, xid=xid, deadline=0)
+            case "settle":
+                await app.settle(xid, sites=("store", "bank"), deadline=0)
+            case "resolve":
+                await app.resolve(xid, sites=("store", "bank"))
+
+    xid = new_xid()
+    result = await app.submit("buy", BUY, xid=xid)
+    await app.acknowledge(xid)
+    for site in shop.clusters:
+        expire(shop, site, xid)
+        shop.sql(site, f"SELECT mip.forget('{xid}')")
+    with pytest.raises(Expired):
+        await tell(xid)
+    shop.assert_once(xid, result)
+    if call.startswith("submit"):
+        with pytest.raises(NothingHappened):
+            await tell(new_xid())
+    shop.assert_clean()
 
 
 async def test_what_is_older_than_the_retention_does_not_run(server: Server, shop: Shop) -> None:

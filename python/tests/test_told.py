@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -35,6 +35,7 @@ from pgmip._connection import cut
 from pgmip._family import Family
 from pgmip._json import canonical
 from pgmip.sweeper import EventName
+from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
 
@@ -917,10 +918,12 @@ async def test_a_hook_has_a_database_of_its_own(server: Server, shop: Shop, bank
         tx.bank.finish_with(PAYMENT, (tx.xid, tx.xinst))
         return {"xinst": tx.xinst}
 
-    with pytest.raises(Unknown, match="observer"):
-        await app.submit("note", None, xid="hooked")
+    with pytest.raises(Unknown, match="observer") as caught:
+        await app.submit("note", None)
     assert in_doubt(shop) == [1, 1]
-    shop.assert_once("hooked", await serving(server(), nothing).submit("note", None, xid="hooked"))
+    xid = caught.value.xid
+    assert xid is not None
+    shop.assert_once(xid, await serving(server(), nothing).submit("note", None, xid=xid))
     shop.assert_clean()
 
 
@@ -935,4 +938,124 @@ async def test_a_handler_raises_what_says_nothing(server: Server, shop: Shop, lo
     (event,) = await eager(app, log).sweep()
     assert event.name is EventName.FAILED
     assert await app.resolve("mute") == Resolution(True, None)
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("sites", [("store",), ("store", "bank")])
+@pytest.mark.parametrize("begins", ["nowhere", "with its last statement", "at one site"])
+async def test_all_sites_know_of_what_may_be_prepared(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch, sites: tuple[str, ...], begins: str
+) -> None:
+    """What prepares it may be on its way for long: meanwhile nobody is to find nothing of it."""
+    app, xid = server(), new_xid()
+    known: list[set[str]] = []
+    real = _attempt.Attempt._prepare
+
+    async def prepare(self: _attempt.Attempt, *args: Any) -> None:
+        sql = f"SELECT state FROM mip.instances('{xid}')"
+        known.append({site for site in sites if await asyncio.to_thread(shop.sql, site, sql) == [("active",)]})
+        await real(self, *args)
+
+    monkeypatch.setattr(_attempt.Attempt, "_prepare", prepare)
+
+    @app.transaction(sites=sites)
+    async def brief(tx: Tx, request: Any) -> str:
+        if begins == "with its last statement":
+            tx.store.finish_with("SELECT 1")
+        elif begins == "at one site":
+            await tx.store.execute("SELECT 1")
+        return "done"
+
+    assert await app.submit("brief", None, xid=xid) == "done"
+    assert known == [set(sites)]
+    shop.assert_clean()
+
+
+class Left:
+    """Ways to leave a savepoint's block that has to be undone, within another one."""
+
+    @staticmethod
+    async def by_closing_a_generator(tx: Tx) -> None:
+        async def helper() -> AsyncIterator[int]:
+            async with tx.store.savepoint():
+                await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+                yield 1
+
+        async with contextlib.aclosing(helper()) as numbers:  # type: ignore[type-var]
+            async for _ in numbers:
+                break
+
+    @staticmethod
+    async def beside_a_copy(tx: Tx) -> None:
+        copying, done = asyncio.Event(), asyncio.Event()
+
+        async def copy() -> None:
+            async with tx.store.copy("COPY item FROM STDIN"):
+                copying.set()
+                await done.wait()
+
+        with contextlib.suppress(ValueError):
+            async with tx.store.savepoint():
+                await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+                task = asyncio.create_task(copy())
+                await copying.wait()
+                raise ValueError
+        done.set()
+        await task
+
+    @staticmethod
+    async def by_a_timeout_on_the_way_back(tx: Tx) -> None:
+        with contextlib.suppress(TimeoutError, ValueError):
+            async with asyncio.timeout(0.2), tx.store.savepoint():
+                await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+                task = asyncio.create_task(tx.store.execute("SELECT pg_sleep(0.6)"))
+                await asyncio.sleep(0.05)
+                raise ValueError
+        await task
+
+    @staticmethod
+    async def by_a_timeout_at_its_end(tx: Tx) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2), tx.store.savepoint():
+                await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+                task = asyncio.create_task(tx.store.execute("SELECT pg_sleep(0.6)"))
+                await asyncio.sleep(0.05)
+        await task
+
+
+@pytest.mark.parametrize("how", [name for name in vars(Left) if not name.startswith("_")])
+async def test_a_savepoint_that_could_not_be_undone(server: Server, shop: Shop, how: str) -> None:
+    """The handler takes it for undone: so the attempt fails."""
+    app, xid = server(), new_xid()
+
+    @app.transaction(sites=("store", "bank"))
+    async def handler(tx: Tx, request: Any) -> None:
+        async with tx.store.savepoint():
+            await getattr(Left, how)(tx)
+
+    with pytest.raises(NothingHappened):
+        await app.submit("handler", None, xid=xid)
+    shop.assert_never(xid)
+    shop.assert_clean()
+
+
+def test_a_savepoint_that_a_closed_generator_has_left(shop: Shop) -> None:
+    xid = new_xid()
+    with sync.App(shop.conninfos()) as app:
+
+        @app.transaction(sites=("store", "bank"))
+        def handler(tx: sync.Tx, request: Any) -> None:
+            def helper() -> Iterator[int]:
+                with tx.store.savepoint():
+                    tx.store.execute(ORDER, (tx.xid, tx.xinst))
+                    yield 1
+
+            with tx.store.savepoint():
+                numbers = helper()
+                next(numbers)
+                numbers.close()  # type: ignore[attr-defined]
+
+        with pytest.raises(NothingHappened):
+            app.submit("handler", None, xid)
+    shop.assert_never(xid)
     shop.assert_clean()

@@ -42,12 +42,14 @@
 #include "transam/statement.h"
 
 PG_FUNCTION_INFO_V1(mip_begin);
+PG_FUNCTION_INFO_V1(mip_begin_beside);
 PG_FUNCTION_INFO_V1(mip_prepare);
 PG_FUNCTION_INFO_V1(mip_commit_one_phase);
 PG_FUNCTION_INFO_V1(mip_commit);
 PG_FUNCTION_INFO_V1(mip_rollback);
 PG_FUNCTION_INFO_V1(mip_refuse);
 PG_FUNCTION_INFO_V1(mip_instances);
+PG_FUNCTION_INFO_V1(mip_has_expired);
 PG_FUNCTION_INFO_V1(mip_forget);
 PG_FUNCTION_INFO_V1(mip_acknowledge);
 PG_FUNCTION_INFO_V1(mip_expire);
@@ -171,22 +173,49 @@ return_entries(FunctionCallInfo fcinfo, List *entries)
 
 /* ---- functions that belong to a MIP transaction ---- */
 
-Datum
-mip_begin(PG_FUNCTION_ARGS)
+static List *
+begin(FunctionCallInfo fcinfo, const char *function)
 {
 	char	   *xid = xid_argument(fcinfo);
 	int64		xinst = xinst_argument(fcinfo);
 
 	mip_require_preload();
-	mip_require_top_level(fcinfo, "mip.begin");
+	mip_require_top_level(fcinfo, function);
 	if (!IsTransactionBlock())
 		ereport(ERROR,
 				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
-				 errmsg("mip.begin needs a transaction block"),
+				 errmsg("%s needs a transaction block", function),
 				 errhint("Send BEGIN first.")));
-	mip_instance_begin(xid, xinst, sites_argument(fcinfo), text_argument(fcinfo, 3, "key"),
-					   text_argument(fcinfo, 4, "word"));
+	return mip_instance_begin(xid, xinst, sites_argument(fcinfo), text_argument(fcinfo, 3, "key"),
+							  text_argument(fcinfo, 4, "word"));
+}
+
+Datum
+mip_begin(PG_FUNCTION_ARGS)
+{
+	(void) begin(fcinfo, "mip.begin");
 	PG_RETURN_VOID();
+}
+
+Datum
+mip_begin_beside(PG_FUNCTION_ARGS)
+{
+	List	   *entries = begin(fcinfo, "mip.begin_beside");
+	Datum	   *prepared = palloc(list_length(entries) * sizeof(Datum));
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (entry->state == MIP_PREPARED)
+			prepared[n++] = Int64GetDatum(entry->xinst);
+	}
+	if (n == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_ARRAYTYPE_P(construct_array(prepared, n, INT8OID, sizeof(int64),
+										  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
 static Datum
@@ -274,6 +303,15 @@ mip_instances(PG_FUNCTION_ARGS)
 	mip_family_unlock();
 	mip_wait_until_durable();
 	return return_entries(fcinfo, entries);
+}
+
+Datum
+mip_has_expired(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+
+	mip_require_preload();
+	PG_RETURN_BOOL(mip_xid_age(xid) == MIP_BEHIND_HORIZON);
 }
 
 Datum

@@ -119,9 +119,9 @@ check_entries(List *entries, int64 xinst)
  * NULL, is what mip.prepare and mip.commit_one_phase have to be given;
  * `serializable`, or NULL, what mip.serializable is said to be at all sites. The
  * instance is in the registry before the MIPT is read, and both happen under
- * the family lock: a later winner knows it and dooms it.
+ * the family lock: a later winner knows it and dooms it. Returns that MIPT.
  */
-void
+List *
 mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *key,
 				   const text *serializable)
 {
@@ -175,6 +175,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	if (mip_mine.age == MIP_BEHIND_HORIZON && !mipt_has_prepared(entries))
 		mip_raise_expired(xid);
 	mip_family_unlock();
+	return entries;
 }
 
 /* ---- the function's step of an ending ---- */

@@ -258,3 +258,31 @@ SELECT state, array_length(sites, 1) FROM mip.rollback('s4', 1);
 SELECT * FROM account ORDER BY id;
 SELECT count(*) FROM mip.in_doubt;
 DROP TABLE account;
+
+-- Who is prepared here, told with the begin
+BEGIN;
+SELECT mip.begin_beside('beside', 1, '{here,there}');
+SELECT :rows FROM mip.prepare('q', 'r');
+BEGIN;
+SELECT mip.begin_beside('beside', 2, '{here,there}');
+SELECT mip.begin_beside('beside', 3, '{here,there}');
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin_beside('beside', 4, '{here,there}', 'key');
+SELECT :rows FROM mip.prepare('q', 'r');
+:code
+ROLLBACK;
+BEGIN;
+SELECT mip.begin_beside('beside', 5, '{here,there}', 'key');
+SELECT :rows FROM mip.prepare('q', 'r', 'key');
+BEGIN;
+SELECT mip.begin_beside('beside', 6, '{here,there}');
+ROLLBACK;
+SELECT mip.begin_beside('beside', 7);
+:code
+SELECT :rows FROM mip.commit('beside', 1);
+BEGIN;
+SELECT mip.begin_beside('beside', 8, '{here,there}');
+:code
+ROLLBACK;
