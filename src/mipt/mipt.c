@@ -73,11 +73,11 @@ refuse_strangers(const char *xid, List *entries)
 }
 
 static bool
-has_own_instance(const char *xid)
+has_own(List *instances)
 {
 	ListCell   *lc;
 
-	foreach(lc, mip_family_instances(xid))
+	foreach(lc, instances)
 	{
 		if (has_privs_of_role(GetUserId(), ((MipInstance *) lfirst(lc))->owner))
 			return true;
@@ -85,11 +85,18 @@ has_own_instance(const char *xid)
 	return false;
 }
 
+/*
+ * Most callers ask for what they know to be alive, or is new. In a family without living
+ * instances nobody has to wait for long for who but looks at it, be it not his.
+ */
 void
 mipt_lock(const char *xid, LOCKMODE mode)
 {
-	/* most callers ask for what they know to be alive */
-	if (!has_own_instance(xid))
+	List	   *living = mip_family_instances(xid);
+
+	if (living == NIL && mode == ShareLock && mip_family_lock_if_free(xid, mode))
+		return;
+	if (!has_own(living))
 		refuse_strangers(xid, mipt_peek(xid));
 	mip_family_lock(xid, mode);
 }
