@@ -208,11 +208,14 @@ mip_captured_update(Relation rel, ItemPointer otid, TupleTableSlot *slot, Comman
 	return result;
 }
 
-static void
+/* False: it is not noted. */
+static bool
 note_truncate(Relation rel, Oid filenumber)
 {
-	if (!list_member_oid(truncated_by_writeset, RelationGetRelid(rel)) && is_captured(rel))
-		append(rel, filenumber, MIP_PLACE_TRUNCATE, NULL, NULL);
+	if (list_member_oid(truncated_by_writeset, RelationGetRelid(rel)) || !is_captured(rel))
+		return false;
+	append(rel, filenumber, MIP_PLACE_TRUNCATE, NULL, NULL);
+	return true;
 }
 
 /*
@@ -227,14 +230,17 @@ mip_captured_set_new_file(Relation rel, const MipFileLocator *file, char persist
 
 	inner.mip_set_new_file(rel, file, persistence, freezeXid, minmulti);
 	if (truncates)
-		note_truncate(rel, mip_filenumber(file));
+		(void) note_truncate(rel, mip_filenumber(file));
 }
 
 static void
 mip_captured_nontransactional_truncate(Relation rel)
 {
+	MipPlaceFile file = {RelationGetRelid(rel), mip_filenumber(&rel->MIP_RD_LOCATOR)};
+
 	inner.relation_nontransactional_truncate(rel);
-	note_truncate(rel, mip_filenumber(&rel->MIP_RD_LOCATOR));
+	if (!note_truncate(rel, file.filenumber))
+		mip_places_empty(file);
 }
 
 /* Of ALTER TABLE: the table that is rewritten becomes a mip table, if it is none. */

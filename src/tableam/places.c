@@ -50,6 +50,7 @@ typedef struct ChangedFile
 {
 	MipPlaceFile file;
 	MipPlaceKeys *keys;
+	bool		emptied;
 } ChangedFile;
 
 typedef struct Ordinal
@@ -159,6 +160,13 @@ mip_places_keys(const MipPlaces *places, int i)
 	return places->files[i].keys;
 }
 
+bool
+mip_places_emptied(const MipPlaces *places, int i)
+{
+	Assert(i >= 0 && i < places->nfiles);
+	return places->files[i].emptied;
+}
+
 /* A larger array, or a first one, of elements of this size. */
 static void *
 grow(MemoryContext memory, void *array, Size size, int64 room)
@@ -188,6 +196,7 @@ mip_places_add_file(MipPlaces *places, MipPlaceFile file)
 	places->files = grow_for_one(places->memory, places->files, sizeof(ChangedFile),
 								 places->nfiles, &places->files_room);
 	places->files[places->nfiles].file = file;
+	places->files[places->nfiles].emptied = false;
 	places->files[places->nfiles++].keys = NULL;
 }
 
@@ -215,7 +224,8 @@ ordinal_of(MipPlaces *places, MipPlaceFile file)
 {
 	Ordinal    *entry;
 
-	if (places->nfiles > 0 && same_file(places->files[places->last_file].file, file))
+	if (places->nfiles > 0 && same_file(places->files[places->last_file].file, file) &&
+		!places->files[places->last_file].emptied)
 		return places->last_file;
 	if (places->ordinals == NULL)
 		places->ordinals = create_ordinals(places->memory);
@@ -227,6 +237,24 @@ ordinal_of(MipPlaces *places, MipPlaceFile file)
 		entry->ordinal = places->nfiles - 1;
 	}
 	return places->last_file = entry->ordinal;
+}
+
+/*
+ * What comes now is of another one, though it is the same. That is not undone before the file
+ * goes: only who has made it in the same subtransaction empties it.
+ */
+void
+mip_places_empty(MipPlaceFile file)
+{
+	MipPlaces  *places = current;
+	Ordinal    *entry = NULL;
+
+	if (places && places->ordinals)
+		entry = hash_search(places->ordinals, &file, HASH_FIND, NULL);
+	if (entry == NULL)
+		return;
+	places->files[entry->ordinal].emptied = true;
+	(void) hash_search(places->ordinals, &file, HASH_REMOVE, NULL);
 }
 
 void

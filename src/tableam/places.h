@@ -67,6 +67,9 @@ extern bool mip_places_append(MipPlaceFile file, MipPlaceOp op,
 /* Of the file of the change appended last; copied */
 extern void mip_places_set_keys(const MipPlaceKeys *keys);
 
+/* This file has been emptied, by nothing that is appended: what was there is gone. */
+extern void mip_places_empty(MipPlaceFile file);
+
 /* How many there are. */
 extern int64 mip_places_count(const MipPlaces *places);
 
@@ -96,6 +99,9 @@ extern MipPlaceFile mip_places_file(const MipPlaces *places, int i);
 
 /* NULL: not known, as of those that have been stored */
 extern const MipPlaceKeys *mip_places_keys(const MipPlaces *places, int i);
+
+/* Has it been emptied since? Never, if it is of those that have been stored */
+extern bool mip_places_emptied(const MipPlaces *places, int i);
 
 /*
  * A list of one's own, in the current memory and resource owner, which nothing is

@@ -285,7 +285,8 @@ check_table(Extraction *extraction, Source *source, const MipPlace *place)
 
 	if (!OidIsValid(file.filenumber))
 		mip_refuse_switched(file.relid);
-	if (file.filenumber != source->filenumber)
+	if (file.filenumber != source->filenumber ||
+		mip_places_emptied(extraction->places, place->file))
 		mip_refuse_rewritten(file.relid);
 	if (keys && !same_keys(source, keys))
 		mip_refuse_other_keys(source);

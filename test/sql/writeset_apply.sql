@@ -406,6 +406,49 @@ TRUNCATE emptied;
 SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
 ROLLBACK;
 
+-- What is truncated in place, as the transaction has made its file, cannot be read any more: other rows are there.
+-- What was extracted before does not count, nor what is outdated.
+CREATE TABLE place (id int) USING mip;
+:capture
+TRUNCATE place;
+INSERT INTO place VALUES (700), (800);
+:take
+ROLLBACK;
+:capture
+TRUNCATE place;
+INSERT INTO place VALUES (1), (2);
+:apply
+SELECT mip.writeset();
+:code
+ROLLBACK;
+DROP TABLE place;
+:capture
+INSERT INTO log VALUES (0);
+CREATE TABLE place (id int) USING mip;
+INSERT INTO place VALUES (1);
+SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
+:apply
+SAVEPOINT s;
+SELECT mip.writeset();
+:code
+ROLLBACK TO s;
+INSERT INTO place VALUES (2);
+DELETE FROM place WHERE id = 700;
+ROLLBACK TO s;
+INSERT INTO place VALUES (3);
+UPDATE place SET id = 701 WHERE id = 700;
+SELECT relation, op, identity, row FROM mip.writeset_changes(mip.writeset(2));
+:apply
+INSERT INTO place VALUES (4);
+SAVEPOINT s;
+SELECT mip.writeset(2);
+:code
+ROLLBACK TO s;
+TRUNCATE place;
+INSERT INTO place VALUES (5);
+SELECT relation, op, row FROM mip.writeset_changes(mip.writeset());
+ROLLBACK;
+
 -- Rights: those to what is changed, of columns, too; row security.
 CREATE ROLE mip_regress_applier;
 GRANT USAGE ON SCHEMA ws TO mip_regress_applier;
