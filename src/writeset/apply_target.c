@@ -15,16 +15,12 @@
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am_d.h"
-#include "catalog/pg_trigger_d.h"
-#include "commands/trigger.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
-#include "rewrite/prs2lock.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rls.h"
@@ -33,6 +29,7 @@
 #include "base/mip.h"
 #include "tableam/am.h"
 #include "writeset/apply_target.h"
+#include "writeset/apply_trigger.h"
 #include "writeset/values.h"
 
 /* ---- rights ---- */
@@ -242,116 +239,6 @@ runs_code(const MipTarget *target)
 	return false;
 }
 
-/* ---- triggers ---- */
-
-#define FIRES(type, level, timing, event) \
-	TRIGGER_TYPE_MATCHES(type, TRIGGER_TYPE_##level, TRIGGER_TYPE_##timing, TRIGGER_TYPE_##event)
-
-static void
-set_flags(TriggerDesc *desc, int16 type)
-{
-	desc->trig_insert_before_row |= FIRES(type, ROW, BEFORE, INSERT);
-	desc->trig_insert_after_row |= FIRES(type, ROW, AFTER, INSERT);
-	desc->trig_update_before_row |= FIRES(type, ROW, BEFORE, UPDATE);
-	desc->trig_update_after_row |= FIRES(type, ROW, AFTER, UPDATE);
-	desc->trig_delete_before_row |= FIRES(type, ROW, BEFORE, DELETE);
-	desc->trig_delete_after_row |= FIRES(type, ROW, AFTER, DELETE);
-}
-
-/*
- * Row triggers that are to fire for what comes from elsewhere: those of replicas, and
- * those that always do, but not for foreign keys. In the session's own role they would
- * not, or others would; and in that of a replica statements in their functions would not
- * fire theirs. Unique constraints that may be deferred are checked by apply_check.c.
- */
-static bool
-is_to_fire(const Trigger *trigger)
-{
-	return (trigger->tgenabled == TRIGGER_FIRES_ALWAYS ||
-			trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA) &&
-		TRIGGER_FOR_ROW(trigger->tgtype) &&
-		RI_FKey_trigger_type(trigger->tgfoid) == RI_TRIGGER_NONE &&
-		trigger->tgfoid != F_UNIQUE_KEY_RECHECK;
-}
-
-static void
-choose_triggers(ResultRelInfo *info)
-{
-	const TriggerDesc *all = info->ri_TrigDesc;
-	TriggerDesc *chosen;
-
-	info->ri_TrigDesc = NULL;
-	if (all == NULL)
-		return;
-	chosen = palloc0(sizeof(TriggerDesc));
-	chosen->triggers = palloc(all->numtriggers * sizeof(Trigger));
-	for (int i = 0; i < all->numtriggers; i++)
-	{
-		const Trigger *trigger = &all->triggers[i];
-
-		if (!is_to_fire(trigger))
-			continue;
-		chosen->triggers[chosen->numtriggers] = *trigger;
-		chosen->triggers[chosen->numtriggers].tgenabled = TRIGGER_FIRES_ALWAYS;
-		chosen->numtriggers++;
-		set_flags(chosen, trigger->tgtype);
-	}
-	if (chosen->numtriggers > 0)
-		info->ri_TrigDesc = chosen;
-}
-
-/* Would it fire if statements made the changes, and does not here? */
-static bool
-is_passed_over(const Trigger *trigger)
-{
-	bool		truncates = !TRIGGER_FOR_ROW(trigger->tgtype) && TRIGGER_FOR_TRUNCATE(trigger->tgtype);
-
-	return (trigger->tgenabled == TRIGGER_FIRES_ON_ORIGIN ||
-			(trigger->tgenabled == TRIGGER_FIRES_ALWAYS && !is_to_fire(trigger) && !truncates)) &&
-		trigger->tgfoid != F_UNIQUE_KEY_RECHECK;
-}
-
-/* Rules of statements; a table has none of SELECT. */
-static bool
-has_rules(Relation rel)
-{
-	return rel->rd_rules != NULL && rel->rd_rules->numLocks > 0;
-}
-
-/*
- * What a table's owner lets happen with each change, be it a foreign key's check or an
- * audit, is his to leave out: a right to change rows is none to do so unnoticed.
- */
-static void
-check_may_pass_over_triggers(Relation rel)
-{
-	const TriggerDesc *all = rel->trigdesc;
-
-	if (mip_object_ownercheck_class(RelationGetRelid(rel), GetUserId()))
-		return;
-	if (has_rules(rel))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be owner of table \"%s\" to apply a writeset to it",
-						RelationGetRelationName(rel)),
-				 errdetail("Its rules would not be applied."),
-				 errhint("Let the table's owner apply it.")));
-	for (int i = 0; all && i < all->numtriggers; i++)
-	{
-		const Trigger *trigger = &all->triggers[i];
-
-		if (is_passed_over(trigger))
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("must be owner of table \"%s\" to apply a writeset to it",
-							RelationGetRelationName(rel)),
-					 RI_FKey_trigger_type(trigger->tgfoid) == RI_TRIGGER_NONE ?
-					 errdetail("Its trigger \"%s\" would not fire.", trigger->tgname) :
-					 errdetail("Its foreign keys would not be checked."),
-					 errhint("Let the table's owner apply it.")));
-	}
-}
-
 /* ---- by what rows are found ---- */
 
 /* Are all columns of the identity among the index's? It may have one twice. */
@@ -468,6 +355,19 @@ mip_target_open_indexes(MipApply *apply, MipTarget *target)
 	MemoryContextSwitchTo(before);
 }
 
+/* So that they can be opened again */
+static void
+close_indexes(MipTarget *target)
+{
+	ResultRelInfo *info = target->info;
+
+	ExecCloseIndices(info);
+	info->ri_NumIndices = 0;
+	info->ri_IndexRelationDescs = NULL;
+	info->ri_IndexRelationInfo = NULL;
+	target->indexed = false;
+}
+
 void
 mip_target_close_indexes(MipTarget *target)
 {
@@ -479,8 +379,7 @@ mip_target_close_indexes(MipTarget *target)
 	target->map = NULL;
 	MemoryContextReset(target->map_memory);
 	if (target->indexed)
-		ExecCloseIndices(target->info);
-	target->indexed = false;
+		close_indexes(target);
 }
 
 /* ---- beginning, ending ---- */
@@ -545,13 +444,13 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 							change->relation->name);
 	target->rel = open_table(apply, target, right);
 	check_row_security(target->rel);
-	check_may_pass_over_triggers(target->rel);
+	mip_check_may_pass_over_triggers(target->rel);
 	apply->check_table(target->rel);
 	join_twin(apply, target);
 	map_columns(apply, target);
 	target->info = makeNode(ResultRelInfo);
 	enter_range_table(apply, target);
-	choose_triggers(target->info);
+	mip_choose_triggers(target->info);
 	target->wanted = MakeSingleTupleTableSlot(RelationGetDescr(target->rel), &TTSOpsVirtual);
 	target->found = table_slot_create(target->rel, NULL);
 	target->other = table_slot_create(target->rel, NULL);
