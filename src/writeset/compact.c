@@ -38,6 +38,7 @@
 
 #include "base/compat.h"
 #include "writeset/compact.h"
+#include "writeset/compact_image.h"
 
 /* A relation's name */
 typedef struct MipwSlot
@@ -64,16 +65,6 @@ typedef struct MipwWritten
 	uint32		number;
 	char		status;
 } MipwWritten;
-
-/* An identity in a slot: bytes as of a D */
-typedef struct MipwImage
-{
-	uint32		slot;
-	uint32		epoch;
-	uint32		hash;
-	uint32		length;
-	const char *bytes;
-} MipwImage;
 
 /* A change of the result */
 typedef struct MipwOp
@@ -103,19 +94,12 @@ typedef struct MipwOpen
 	char		status;
 } MipwOpen;
 
-static inline bool
-same_image(const MipwImage *a, const MipwImage *b)
-{
-	return a->slot == b->slot && a->epoch == b->epoch && a->length == b->length &&
-		memcmp(a->bytes, b->bytes, a->length) == 0;
-}
-
 #define SH_PREFIX open
 #define SH_ELEMENT_TYPE MipwOpen
 #define SH_KEY_TYPE const MipwImage *
 #define SH_KEY image
 #define SH_HASH_KEY(table, key) ((key)->hash)
-#define SH_EQUAL(table, a, b) same_image(a, b)
+#define SH_EQUAL(table, a, b) mip_same_image(a, b)
 #define SH_SCOPE static inline
 #define SH_DECLARE
 #define SH_DEFINE
@@ -206,82 +190,13 @@ slot_of(MipwCompaction *c, const MipwRelation *relation)
 	return slot;
 }
 
-/* ---- values ---- */
-
-static MipwValue *
-values_alloc(int n)
-{
-	return palloc0(n * sizeof(MipwValue) + 1);
-}
-
-static MipwValue *
-identity_values(const MipwChange *change)
-{
-	MipwValue  *values = values_alloc(change->relation->nidentity);
-
-	mipw_identity(change, values);
-	return values;
-}
-
-static MipwValue *
-row_values(const MipwChange *change)
-{
-	MipwValue  *values = values_alloc(change->relation->ncolumns);
-
-	mipw_row(change, values);
-	return values;
-}
-
-/* Of made bodies and images there are as many as changes: no larger than need be. */
-static char *
-exact_body(char op, const MipwRelation *relation, const MipwValue *identity,
-		   const MipwValue *row, uint32 *length)
-{
-	StringInfoData body;
-	char	   *bytes;
-
-	initStringInfo(&body);
-	mipw_body(&body, op, relation, identity, row);
-	bytes = palloc(body.len + 1);
-	memcpy(bytes, body.data, body.len);
-	*length = body.len;
-	pfree(body.data);
-	return bytes;
-}
-
-static MipwImage *
-image_of(MipwSlot *slot, const MipwRelation *relation, const MipwValue *identity)
-{
-	MipwImage  *image = palloc(sizeof(MipwImage));
-
-	image->slot = slot->number;
-	image->epoch = slot->epoch;
-	image->bytes = exact_body('D', relation, identity, NULL, &image->length);
-	image->hash = hash_combine(hash_bytes((const unsigned char *) image->bytes, image->length),
-							   hash_combine(slot->number, slot->epoch));
-	return image;
-}
-
-/* The identity that the row has after a change: `before`, or NULL if it had none. */
-static MipwImage *
-image_after(MipwSlot *slot, const MipwRelation *relation, const MipwValue *before,
-			const MipwValue *row)
-{
-	MipwValue  *after = values_alloc(relation->nidentity);
-	MipwImage  *image;
-
-	for (int i = 0; i < relation->nidentity; i++)
-	{
-		const MipwValue *value = &row[relation->identity[i]];
-
-		after[i] = value->there ? *value : before[i];
-	}
-	image = image_of(slot, relation, after);
-	pfree(after);
-	return image;
-}
-
 /* ---- chains ---- */
+
+static uint64
+chains_of(const MipwSlot *slot)
+{
+	return (uint64) slot->number << 32 | slot->epoch;
+}
 
 static MipwOp *
 add_op(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
@@ -300,14 +215,16 @@ add_op(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 	return op;
 }
 
-/* Its row has this identity now. */
+/* Its row has this identity now. The image is kept, or freed. */
 static void
-put_open(MipwCompaction *c, const MipwImage *image, MipwOp *op, bool taken)
+put_open(MipwCompaction *c, MipwImage *image, MipwOp *op, bool taken)
 {
 	bool		found;
 	MipwOpen   *entry = open_insert(c->open, image, &found);
 
-	if (!found)
+	if (found)
+		mip_image_free(image);
+	else
 	{
 		entry->ops = NULL;
 		entry->taken = 0;
@@ -334,7 +251,7 @@ static void
 set_body(MipwOp *op, const MipwValue *identity, const MipwValue *row)
 {
 	uint32		length;
-	char	   *body = exact_body(op->op, op->relation, identity, row, &length);
+	char	   *body = mip_exact_body(op->op, op->relation, identity, row, &length);
 
 	/* values are in what it has been until now */
 	if (op->made)
@@ -361,14 +278,14 @@ static void
 merge(MipwOp *op, const MipwValue *row)
 {
 	MipwChange	before = change_of(op);
-	MipwValue  *values = row_values(&before);
+	MipwValue  *values = mip_row_values(&before);
 	MipwValue  *identity = NULL;
 
 	for (int i = 0; i < op->relation->ncolumns; i++)
 		if (row[i].there)
 			values[i] = row[i];
 	if (op->op == 'U')
-		identity = identity_values(&before);
+		identity = mip_identity_values(&before);
 	set_body(op, identity, values);
 	pfree(values);
 	if (identity)
@@ -381,6 +298,7 @@ may_be_taken(MipwCompaction *c, const MipwOp *op)
 {
 	const MipwRelation *relation = op->relation;
 	MipwChange	change = change_of(op);
+	MipwImage  *image;
 	MipwOpen   *entry;
 
 	if (relation->whole)
@@ -388,7 +306,9 @@ may_be_taken(MipwCompaction *c, const MipwOp *op)
 	for (int i = 0; i < relation->nidentity; i++)
 		if (!(relation->columns[relation->identity[i]].flags & MIPW_EXACT))
 			return true;
-	entry = open_lookup(c->open, image_of(op->slot, relation, identity_values(&change)));
+	image = mip_image_before(chains_of(op->slot), &change);
+	entry = open_lookup(c->open, image);
+	mip_image_free(image);
 	return entry && entry->taken > op->left + 1;
 }
 
@@ -398,6 +318,7 @@ move(MipwCompaction *c, MipwOp *op, MipwSlot *slot, const MipwImage *new,
 	 const MipwChange *last)
 {
 	MipwChange	change = change_of(op);
+	MipwImage  *old;
 
 	op->place = c->place;
 	op->number = last->number;
@@ -406,26 +327,29 @@ move(MipwCompaction *c, MipwOp *op, MipwSlot *slot, const MipwImage *new,
 	if (!op->moves)
 		op->left = c->place;
 	/* it may be back where it was */
-	op->moves = !same_image(image_of(slot, op->relation, identity_values(&change)), new);
+	old = mip_image_before(chains_of(slot), &change);
+	op->moves = !mip_same_image(old, new);
+	mip_image_free(old);
 }
 
 static void
 do_insert(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 {
-	MipwValue  *row = row_values(change);
+	MipwValue  *row = mip_row_values(change);
 
-	put_open(c, image_after(slot, change->relation, NULL, row), add_op(c, slot, change), true);
+	put_open(c, mip_image_after(chains_of(slot), change->relation, NULL, row),
+			 add_op(c, slot, change), true);
 	pfree(row);
 }
 
 static void
 do_update(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 {
-	MipwValue  *identity = identity_values(change);
-	MipwValue  *row = row_values(change);
-	MipwImage  *old = image_of(slot, change->relation, identity);
-	MipwImage  *new = image_after(slot, change->relation, identity, row);
-	bool		moves = !same_image(old, new);
+	MipwValue  *identity = mip_identity_values(change);
+	MipwValue  *row = mip_row_values(change);
+	MipwImage  *old = mip_image_of(chains_of(slot), change->relation, identity);
+	MipwImage  *new = mip_image_after(chains_of(slot), change->relation, identity, row);
+	bool		moves = !mip_same_image(old, new);
 	MipwOp	   *op = take_open(c, old);
 
 	if (op == NULL || (op->op == 'U' && op->moves && moves && may_be_taken(c, op)))
@@ -443,6 +367,7 @@ do_update(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 			move(c, op, slot, new, change);
 	}
 	put_open(c, new, op, moves);
+	mip_image_free(old);
 	pfree(identity);
 	pfree(row);
 }
@@ -450,10 +375,10 @@ do_update(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 static void
 do_delete(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 {
-	MipwValue  *identity = identity_values(change);
-	MipwOp	   *op = take_open(c, image_of(slot, change->relation, identity));
+	MipwImage  *image = mip_image_before(chains_of(slot), change);
+	MipwOp	   *op = take_open(c, image);
 
-	pfree(identity);
+	mip_image_free(image);
 	if (op == NULL)
 	{
 		add_op(c, slot, change);
@@ -466,8 +391,8 @@ do_delete(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 	else
 	{
 		MipwChange	first = change_of(op);
+		MipwValue  *identity = mip_identity_values(&first);
 
-		identity = identity_values(&first);
 		op->op = 'D';
 		set_body(op, identity, NULL);
 		pfree(identity);

@@ -89,7 +89,7 @@ sub peak
 }
 SKIP:
 {
-	skip 'there is no /proc', 2 if !-e '/proc/self/status';
+	skip 'there is no /proc', 3 if !-e '/proc/self/status';
 	mip_sql($node, 'CREATE TABLE many (id int PRIMARY KEY, '
 		  . join(', ', map { "c$_ text DEFAULT 'some text'" } 1 .. 20) . ') USING mip;'
 		  . ' INSERT INTO many SELECT i FROM generate_series(1, 150000) i');
@@ -114,6 +114,19 @@ SKIP:
 	$with = peak('SELECT mip.writeset_apply(w) FROM taken');
 	cmp_ok($with - $without, '<', 30_000, 'memory of application');
 	mip_sql($node, 'DROP TABLE docs, taken');
+
+	# nor that of compaction with the columns of what it looks at on the way
+	mip_sql($node, 'CREATE TABLE columns (' . join(', ', map { "c$_ int" } 1 .. 1600) . q[) USING mip;
+		INSERT INTO columns VALUES (0);
+		CREATE TABLE taken (w bytea);
+		BEGIN;
+		DO $$ BEGIN FOR i IN 1..2000 LOOP UPDATE columns SET c1 = i; END LOOP; END $$;
+		INSERT INTO taken SELECT mip.writeset();
+		COMMIT]);
+	$without = peak('SELECT sum(length(w)) FROM taken');
+	$with = peak('SELECT length(mip.writeset_compact(w)) FROM taken');
+	cmp_ok($with - $without, '<', 20_000, 'memory of compaction');
+	mip_sql($node, 'DROP TABLE columns, taken');
 }
 
 prepare_family('crashed', 2000);
