@@ -37,8 +37,8 @@
 #include "tableam/capture.h"
 #include "writeset/build.h"
 #include "writeset/extract.h"
-#include "writeset/keys.h"
 #include "writeset/pending.h"
+#include "writeset/unwaited.h"
 
 #define READ_AT_A_TIME	256
 
@@ -173,51 +173,20 @@ mip_refuse_other_keys(const Source *source)
 			 errhint("Extract the writeset before unique indexes are created for the identity, or dropped, and before partitions, of tables or indexes, are attached or detached.")));
 }
 
-/*
- * Who is to decide a prepared instance may want to see it before: he must not come to
- * stand behind somebody who waits for the instance, which nobody would notice.
- */
-pg_noreturn static void
-mip_refuse_to_wait(Oid relid)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("somebody waits for a lock on %s \"%s\", perhaps until the instance is decided",
-					get_rel_relkind(relid) == RELKIND_RELATION ? "table" : "index",
-					get_rel_name(relid)),
-			 errhint("Try again later, or decide the instance.")));
-}
-
-static void
-lock_or_refuse(Oid relid)
-{
-	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		mip_refuse_to_wait(relid);
-}
-
-static void
-lock_keys_or_refuse(Relation rel)
-{
-	Oid			index = mip_keys_lock(rel);
-
-	if (OidIsValid(index))
-		mip_refuse_to_wait(index);
-}
-
 static void
 open_source(Extraction *extraction, Source *source)
 {
 	Relation	rel;
 
 	if (!extraction->own)
-		lock_or_refuse(source->relid);
+		mip_lock_or_refuse(source->relid);
 	rel = try_relation_open(source->relid, AccessShareLock);
 	if (rel == NULL)
 		mip_refuse_rewritten(source->relid);
 	if (!mip_relation_is_mip(rel))
 		mip_refuse_switched(source->relid);
 	if (!extraction->own)
-		lock_keys_or_refuse(rel);
+		mip_lock_behind_or_refuse(rel);
 	source->table = mip_build_table(extraction->build, rel);
 	source->filenumber = mip_filenumber(&rel->MIP_RD_LOCATOR);
 	source->keys = mip_capture_keys(rel);

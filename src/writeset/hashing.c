@@ -83,25 +83,10 @@ composite_holds_oids(Oid type)
 static bool
 holds_oids(Oid type)
 {
-	Oid			element;
-
 	check_stack_depth();
-	type = getBaseType(type);
-	if (is_oid(type))
-		return true;
-	if (OidIsValid(element = get_element_type(type)))
-		return holds_oids(element);
-	switch (get_typtype(type))
-	{
-		case TYPTYPE_COMPOSITE:
-			return composite_holds_oids(type);
-		case TYPTYPE_RANGE:
-			return holds_oids(get_range_subtype(type));
-		case TYPTYPE_MULTIRANGE:
-			return holds_oids(get_multirange_range(type));
-		default:
-			return false;
-	}
+	type = mip_innermost_type(type);
+	return is_oid(type) ||
+		(get_typtype(type) == TYPTYPE_COMPOSITE && composite_holds_oids(type));
 }
 
 /* Its OIDs are hashed by text: is it nothing but one, or an array of such? */

@@ -185,6 +185,25 @@ fixed_decode(Oid type, int width, const uint8 *bytes)
 	return datum;
 }
 
+/* ---- types ---- */
+
+Oid
+mip_innermost_type(Oid type)
+{
+	Oid			inner = type;
+
+	while (OidIsValid(inner))
+	{
+		type = getBaseType(inner);
+		inner = get_element_type(type);
+		if (get_typtype(type) == TYPTYPE_RANGE)
+			inner = get_range_subtype(type);
+		else if (get_typtype(type) == TYPTYPE_MULTIRANGE)
+			inner = get_multirange_range(type);
+	}
+	return type;
+}
+
 /* ---- both ways ---- */
 
 void

@@ -29,6 +29,9 @@ typedef struct MipwCodec
 /* Room for the bytes of a value that has a width */
 #define MIPW_WIDEST		16
 
+/* What domains, arrays, and ranges are made of */
+extern Oid	mip_innermost_type(Oid type);
+
 extern void mip_codec_init(MipwCodec *codec, Oid type);
 
 /*

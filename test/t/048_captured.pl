@@ -132,38 +132,44 @@ SKIP:
 prepare_family('crashed', 2000);
 is_as_before($node, 'crashed', 'prepared');
 
-# Who wants a lock of the table waits until the family is decided: nobody stands behind
-# him to read a writeset, as who is to decide the family may want to.
+# Who wants a lock of what a prepared instance has changed waits until the family is decided:
+# nobody stands behind him to read its writeset, as who is to decide the family may want to.
+sub is_refused_behind
 {
+	my ($statement, $relation, $xid, $message) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $locker = $node->background_psql('postgres', on_error_stop => 0);
-	my $waits = "FROM pg_locks WHERE NOT granted AND relation = 'a'::regclass";
-	$locker->query_until(qr/asked/, "\\echo asked\nBEGIN; LOCK a IN ACCESS EXCLUSIVE MODE; COMMIT;\n");
-	ok(wait_until(sub { mip_sql($node, "SELECT count(*) $waits") == 1 }), 'somebody waits for the table');
+	my $waits = "FROM pg_locks WHERE NOT granted AND relation = '$relation'::regclass";
+	$locker->query_until(qr/asked/, "\\echo asked\n$statement;\n");
+	ok(wait_until(sub { mip_sql($node, "SELECT count(*) $waits") == 1 }), "somebody waits for $relation");
 	my ($status, $out, $error) =
-	  $node->psql('postgres', "SET statement_timeout = '60s'; SELECT mip.writeset('crashed', 1)", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	like($error, qr/55P03: .*waits for a lock on table "a"/, 'the writeset is not read behind him');
+	  $node->psql('postgres', "SET statement_timeout = '60s'; SELECT mip.writeset('$xid', 1)", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($error, qr/55P03: .*waits for a lock on $message/, 'the writeset is not read behind him');
 	mip_sql($node, "SELECT pg_cancel_backend(pid) $waits");
 	$locker->quit;
-	is_as_before($node, 'crashed', 'without him');
+	return;
 }
 
-# So with an index that a foreign key refers to, on which there is no lock of the table.
-{
-	mip_sql($node, 'CREATE TABLE referred (id int PRIMARY KEY); CREATE TABLE referring (id int REFERENCES referred) USING mip; INSERT INTO referred VALUES (1)');
-	mip_sql($node, q[BEGIN; SET LOCAL mip.capture_writeset = on; SELECT mip.begin('referring', 1);
-		INSERT INTO referring VALUES (1); SELECT mip.prepare('x', 'r')]);
-	my $locker = $node->background_psql('postgres', on_error_stop => 0);
-	my $waits = "FROM pg_locks WHERE NOT granted AND relation = 'referred_pkey'::regclass";
-	$locker->query_until(qr/asked/, "\\echo asked\nREINDEX INDEX referred_pkey;\n");
-	ok(wait_until(sub { mip_sql($node, "SELECT count(*) $waits") == 1 }), 'somebody waits for the index');
-	my ($status, $out, $error) =
-	  $node->psql('postgres', "SET statement_timeout = '60s'; SELECT mip.writeset('referring', 1)", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	like($error, qr/55P03: .*waits for a lock on index "referred_pkey"/, 'nor behind him');
-	mip_sql($node, "SELECT pg_cancel_backend(pid) $waits");
-	$locker->quit;
-	is(mip_sql($node, "SELECT count(*) FROM mip.writeset_changes(mip.writeset('referring', 1))"), 1, 'without him');
-	mip_sql($node, "SELECT mip.rollback('referring', 1); DROP TABLE referring, referred");
-}
+is_refused_behind('BEGIN; LOCK a IN ACCESS EXCLUSIVE MODE; COMMIT', 'a', 'crashed', 'table "a"');
+is_as_before($node, 'crashed', 'without him');
+
+# So with an index that a foreign key refers to, on which there is no lock of the table; with
+# values out of line; and with another table whose rows are values.
+mip_sql($node, q[CREATE TABLE referred (id int PRIMARY KEY); INSERT INTO referred VALUES (1);
+	CREATE TABLE held (x int, y text) USING mip;
+	CREATE TYPE pair AS (h held, i int);
+	CREATE DOMAIN pairs AS pair[];
+	CREATE TABLE behind (id int REFERENCES referred, ps pairs, big text) USING mip;
+	ALTER TABLE behind ALTER big SET STORAGE external;
+	BEGIN; SET LOCAL mip.capture_writeset = on; SELECT mip.begin('behind', 1);
+	SELECT FROM held;
+	INSERT INTO behind VALUES (1, ARRAY[ROW(ROW(1, 'x')::held, 1)]::pair[], repeat('x', 9000)); SELECT mip.prepare('x', 'r')]);
+my $toast = mip_sql($node, q[SELECT reltoastrelid::regclass FROM pg_class WHERE relname = 'behind']);
+is_refused_behind('REINDEX INDEX referred_pkey', 'referred_pkey', 'behind', 'index "referred_pkey"');
+is_refused_behind("VACUUM FULL $toast", $toast, 'behind', 'table "pg_toast_\d+"');
+is_refused_behind('TRUNCATE held', 'held', 'behind', 'table "held"');
+is(mip_sql($node, "SELECT count(*) FROM mip.writeset_changes(mip.writeset('behind', 1))"), 1, 'without them');
+mip_sql($node, "SELECT mip.rollback('behind', 1); DROP TABLE behind, held, referred CASCADE");
 
 # Who reads while the instance is rolled back, and VACUUM cuts its pages off, reads nothing
 # behind the end of the file: of buffers that have been there, the next page would be made.
