@@ -305,6 +305,20 @@ def test_many_relations(conn: psycopg.Connection[Any]) -> None:
         assert conn.execute(compact, (w,)).fetchall() == [(count, count)]
 
 
+def test_encodings(conn: psycopg.Connection[Any], writeset: bytes) -> None:
+    """Those that this database cannot convert from are refused like those that nobody knows."""
+    found = {}
+    for encoding in range(256):
+        data = bytearray(writeset)
+        data[7] = encoding
+        w = made_whole(data)
+        states = {answer(conn, sql, w, writeset) for sql in [*READERS[:2], APPLY]}
+        assert len(states) == 1, encoding
+        found[encoding] = states.pop()
+    assert set(found.values()) == {"00000", "22P03"}
+    assert (found[6], found[7], found[8], found[255]) == ("00000", "22P03", "00000", "22P03")  # 7: MULE_INTERNAL
+
+
 def test_booleans(conn: psycopg.Connection[Any]) -> None:
     """A byte that is neither 0 nor 1 would be neither true nor false where it gets into a table."""
     conn.execute("CREATE TABLE flags (b bool, c smallint) USING mip")

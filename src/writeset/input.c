@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/namespace.h"
 #include "mb/pg_wchar.h"
 #include "utils/memutils.h"
 
@@ -55,6 +56,27 @@ convert_name(const MipwSet *set, char **name, bool convert)
 		mip_writeset_invalid("a name is not valid in its encoding");
 }
 
+static bool
+can_be_converted(int encoding)
+{
+	int			here = GetDatabaseEncoding();
+
+	return encoding == here || encoding == PG_SQL_ASCII || here == PG_SQL_ASCII ||
+		OidIsValid(FindDefaultConversionProc(encoding, here));
+}
+
+static void
+check_encoding(const MipwSet *set, bool convert)
+{
+	if (!PG_VALID_BE_ENCODING(set->encoding))
+		mip_writeset_invalid("its encoding is unknown");
+	if (convert && !can_be_converted(set->encoding))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
+				 errmsg("the writeset's encoding \"%s\" cannot be converted to \"%s\"",
+						pg_encoding_to_char(set->encoding), GetDatabaseEncodingName())));
+}
+
 static const MipwSet *
 open_writeset(struct varlena *bytes, bool convert)
 {
@@ -63,8 +85,7 @@ open_writeset(struct varlena *bytes, bool convert)
 
 	if (wrong)
 		mip_writeset_invalid(wrong);
-	if (!PG_VALID_BE_ENCODING(set->encoding))
-		mip_writeset_invalid("its encoding is unknown");
+	check_encoding(set, convert);
 	for (uint32 i = 0; i < set->nrelations; i++)
 	{
 		MipwRelation *relation = &set->relations[i];
