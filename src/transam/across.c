@@ -51,6 +51,7 @@
 #include "family/family.h"
 #include "family/sites.h"
 #include "tableam/follow.h"
+#include "tableam/free_keys.h"
 #include "tableam/pivot.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
@@ -69,6 +70,13 @@ static const struct config_enum_entry reaches[] = {
 
 static int	serializable;
 
+/* Of a SERIALIZABLE transaction */
+static bool
+is_everywhere(void)
+{
+	return serializable == EVERYWHERE || mip_mine.everywhere;
+}
+
 /* Reported to clients, so that who begins at several sites knows. */
 void
 mip_across_init(void)
@@ -78,6 +86,7 @@ mip_across_init(void)
 							 "\"site\": among those of this database; \"everywhere\": among those of all sites that say so.",
 							 &serializable, SITE, reaches, PGC_SUSET, GUC_REPORT,
 							 NULL, NULL, NULL);
+	mip_free_keys_count_if(is_everywhere);
 }
 
 /* ---- mip.begin ---- */
@@ -502,8 +511,7 @@ mip_across_validate(void)
 	TransactionId rival;
 	bool		summary;
 
-	if (!(serializable == EVERYWHERE || mip_mine.everywhere) ||
-		!IsolationIsSerializable() || mine == NULL)
+	if (!IsolationIsSerializable() || !is_everywhere() || mine == NULL)
 		return;
 	require_known();
 	/* but it may have read nothing */
