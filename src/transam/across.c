@@ -43,6 +43,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/mip.h"
@@ -346,23 +347,27 @@ mip_across_shmem_startup(void)
 		*none_recovered = false;
 }
 
-/* Has this transaction written to the table of that index? */
+/*
+ * May this transaction have written to that table, or to the table of that index? Of
+ * what is gone nobody knows whose index it was.
+ */
 static bool
-has_written(Oid index)
+may_have_written(Oid relid)
 {
-	Oid			table = IndexGetRelation(index, true);
+	Oid			table = IndexGetRelation(relid, true);
 	LOCKTAG		tag;
 
-	if (!OidIsValid(table))
-		return false;
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
+		return TransactionIdIsValid(GetTopTransactionIdIfAny());
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, OidIsValid(table) ? table : relid);
 	return mip_lock_held_by_me(&tag, RowExclusiveLock);
 }
 
 /*
- * A reader who was prepared before the server started is known by the pages of an
- * index that he had read by then. What has been split off them since is forgotten. So
- * he counts for the whole index. Any, or InvalidTransactionId.
+ * A reader who was prepared before the server started is known by what he had read by
+ * then. It is forgotten where that has come to be since: pages that have been split off,
+ * rows of a table that has been rewritten, an index instead of another one. So he counts
+ * for the whole table. Any, or InvalidTransactionId.
  */
 static TransactionId
 find_recovered_reader(void)
@@ -383,8 +388,7 @@ find_recovered_reader(void)
 		any = true;
 		if (!(reader->flags & SXACT_FLAG_COMMITTED) &&
 			GET_PREDICATELOCKTARGETTAG_DB(*tag) == MyDatabaseId &&
-			GET_PREDICATELOCKTARGETTAG_TYPE(*tag) == PREDLOCKTAG_PAGE &&
-			has_written(GET_PREDICATELOCKTARGETTAG_RELATION(*tag)) && !is_sibling(reader))
+			may_have_written(GET_PREDICATELOCKTARGETTAG_RELATION(*tag)) && !is_sibling(reader))
 			return reader->topXid;
 	}
 	*none_recovered = !any;

@@ -304,6 +304,49 @@ $into->sql('INSERT INTO gaps VALUES (201)');
 $into->sql('COMMIT');
 pass('until it has been decided');
 
+# ---- what DDL has moved ----
+
+# the table is not locked any more when it has been read in a block that has failed
+$node->safe_psql(
+	'a', q[
+	CREATE TABLE moved (k int, v int) USING mip WITH (fillfactor = 50);
+	INSERT INTO moved SELECT k, 0 FROM generate_series(1, 100) k;
+	CREATE INDEX by_k ON moved (k);
+	CREATE FUNCTION look_up(how text) RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		EXECUTE how;
+		RAISE division_by_zero;
+	EXCEPTION WHEN division_by_zero THEN
+	END $$]);
+my $absent = 'SELECT FROM moved WHERE k = 500';
+my @moves = (
+	['DROP INDEX by_k', $absent, 'INSERT INTO moved VALUES (500, 1)', 'CREATE INDEX by_k ON moved (k)'],
+	['REINDEX INDEX CONCURRENTLY by_k', $absent, 'INSERT INTO moved VALUES (500, 1)', ''],
+	['VACUUM FULL moved', "SELECT FROM moved WHERE ctid = '(0,50)'", 'UPDATE moved SET v = v + 1 WHERE k = 50', '']);
+for my $move (@moves)
+{
+	my ($ddl, $read, $write, $undo) = @$move;
+	my $r = begin('a', 'reader', $ddl);
+	$r->sql("SELECT look_up(\$\$$read\$\$)");
+	is(prepare($r), 'prepared', 'prepared');
+	$node->safe_psql('a', 'DELETE FROM moved WHERE k < 5');
+	$node->safe_psql('a', $ddl);
+	$node->stop('immediate');
+	$node->start;
+	my $u = begin('a', 'writer');
+	$u->sql($write);
+	fails($u, 'COMMIT', $ddl, "$ddl, and a crash: nobody replaces what was read");
+	$u = begin('a', 'reader');
+	$u->sql('SELECT v FROM moved');
+	$u->sql('COMMIT');
+	pass('everybody may read');
+	decide('rollback', $ddl, 'a');
+	$u = begin('a', 'writer');
+	$u->sql($write);
+	$u->sql('COMMIT');
+	$node->safe_psql('a', "$undo; DELETE FROM moved WHERE k = 500");
+}
+
 # ---- on a promoted standby ----
 
 $node->backup('backup');
