@@ -17,7 +17,8 @@
  *
  * Beside that, of all tables: some scans leave no mark for everybody who writes there
  * afterwards, as SERIALIZABLE needs it. So the plan does. Heap's scan of a range of TIDs
- * leaves none. One by GiST marks the pages that it has read; who inserts is found by the
+ * leaves none, nor one of single TIDs of those that are not there (mip tables: of all;
+ * tableam_read.c). One by GiST marks the pages that it has read; who inserts is found by the
  * leaf, or where he first widens the key of a page above it. Once that has been widened,
  * by whomever, even if he was rolled back, nobody is who inserts below.
  *
@@ -80,17 +81,27 @@ scanned_index(PlanState *state)
 	}
 }
 
+/* Does it look for TIDs without leaving a mark? WHERE CURRENT OF has read the row before. */
+static bool
+misses_tids(PlanState *state)
+{
+	if (IsA(state, TidRangeScanState))
+		return true;
+	return IsA(state, TidScanState) && !((TidScanState *) state)->tss_isCurrentOf &&
+		!mip_relation_is_mip(((ScanState *) state)->ss_currentRelation);
+}
+
 /*
- * Of the whole table, for SIREAD locks know no ranges of pages; and of the whole
- * GiST index.
+ * Of the whole table, for SIREAD locks know no ranges of pages, nor places without a
+ * row; and of the whole GiST index.
  */
 static bool
 lock_whole(PlanState *state, void *context)
 {
 	Relation	index = scanned_index(state);
 
-	if (IsA(state, TidRangeScanState))
-		PredicateLockRelation(((TidRangeScanState *) state)->ss.ss_currentRelation,
+	if (misses_tids(state))
+		PredicateLockRelation(((ScanState *) state)->ss_currentRelation,
 							  state->state->es_snapshot);
 	if (index && index->rd_rel->relam == GIST_AM_OID)
 		PredicateLockRelation(index, state->state->es_snapshot);

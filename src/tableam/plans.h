@@ -19,8 +19,8 @@ extern bool mip_may_plan_index_only(void);
 /*
  * To be called when a plan is about to run. An index-only scan of a mip table is
  * ERRCODE_T_R_SERIALIZATION_FAILURE once there is an overlay, and at SERIALIZABLE.
- * There a table of which a range of TIDs is scanned counts as read, and so does a GiST
- * index that is scanned.
+ * There a table of which a range of TIDs is scanned, or any TID if it is no mip table,
+ * counts as read, and so does a GiST index that is scanned.
  */
 extern void mip_check_scans(QueryDesc *desc);
 

@@ -20,6 +20,7 @@
 #include "access/heapam.h"
 #include "access/relscan.h"
 #include "executor/tuptable.h"
+#include "storage/bufmgr.h"
 #include "storage/predicate.h"
 
 #include "base/compat.h"
@@ -232,6 +233,31 @@ mip_scan_sample_next_tuple(TableScanDesc scan, struct SampleScanState *state,
 	return found;
 }
 
+/*
+ * At SERIALIZABLE also that there is no row is read, but heap leaves no mark of that.
+ * Ours comes before the last look. False: none is needed.
+ */
+static inline bool
+mark_nothing_found(Relation rel, Snapshot snapshot)
+{
+	if (!IsolationIsSerializable() || !IsMVCCSnapshot(snapshot))
+		return false;
+	PredicateLockRelation(rel, snapshot);
+	return true;
+}
+
+static inline bool
+fetch_row_version(Relation rel, ItemPointer tid, Snapshot snapshot, TupleTableSlot *slot)
+{
+	bool		found;
+
+	mip_hide_siblings(snapshot);
+	found = mip_heap()->tuple_fetch_row_version(rel, tid, snapshot, slot);
+	mip_show_siblings();
+	page_seen();
+	return found;
+}
+
 static bool
 mip_tuple_fetch_row_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 							TupleTableSlot *slot)
@@ -240,13 +266,22 @@ mip_tuple_fetch_row_version(Relation rel, ItemPointer tid, Snapshot snapshot,
 
 	if (mip_in_transaction() && hidden(rel, tid, snapshot))
 		return false;
-	mip_hide_siblings(snapshot);
-	found = mip_heap()->tuple_fetch_row_version(rel, tid, snapshot, slot);
-	mip_show_siblings();
-	page_seen();
+	found = fetch_row_version(rel, tid, snapshot, slot);
+	if (!found && mark_nothing_found(rel, snapshot))
+		found = fetch_row_version(rel, tid, snapshot, slot);
 	if (found)
 		mip_look(rel, slot, snapshot);
 	return found;
+}
+
+/* A scan of TIDs asks this first: pages behind those that there are have no rows. */
+static bool
+mip_tuple_tid_valid(TableScanDesc scan, ItemPointer tid)
+{
+	if (mip_heap()->tuple_tid_valid(scan, tid))
+		return true;
+	return ItemPointerIsValid(tid) && mark_nothing_found(scan->rs_rd, scan->rs_snapshot) &&
+		ItemPointerGetBlockNumber(tid) < RelationGetNumberOfBlocks(scan->rs_rd);
 }
 
 /*
@@ -304,6 +339,7 @@ mip_tableam_read(TableAmRoutine *routine)
 	routine->scan_sample_next_block = mip_scan_sample_next_block;
 	routine->scan_sample_next_tuple = mip_scan_sample_next_tuple;
 	routine->tuple_fetch_row_version = mip_tuple_fetch_row_version;
+	routine->tuple_tid_valid = mip_tuple_tid_valid;
 	routine->tuple_satisfies_snapshot = mip_tuple_satisfies_snapshot;
 	routine->tuple_get_latest_tid = mip_tuple_get_latest_tid;
 }
