@@ -9,10 +9,11 @@
 #define MIP_FOLLOW_H
 
 /*
- * Before a statement of the transaction reads or writes: if it has got its XID before its
- * snapshot, as by LOCK TABLE, PostgreSQL does not find it by that. Readers would not know
- * whose version it is that they do not see; and once it is prepared its end would leave
- * it as it is, for ever.
+ * Before a statement of the transaction reads or writes, and before its end, for none may
+ * have come farther than to a snapshot: if it has got its XID before its snapshot, as by
+ * LOCK TABLE, PostgreSQL does not find it by that. Readers would not know whose version it
+ * is that they do not see; and once it is prepared its end would leave it as it is, for
+ * ever.
  */
 extern void mip_follow_early_writer(void);
 

@@ -515,7 +515,10 @@ mip_across_validate(void)
 	TransactionId rival;
 	bool		summary;
 
-	if (!IsolationIsSerializable() || !is_everywhere() || mine == NULL)
+	if (!IsolationIsSerializable() || mine == NULL)
+		return;
+	mip_follow_early_writer();	/* nothing may have been executed */
+	if (!is_everywhere())
 		return;
 	require_known();
 	/* but it may have read nothing */

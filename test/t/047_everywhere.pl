@@ -197,6 +197,23 @@ sub begin_early
 	return $s;
 }
 
+# there may be no more of a statement than its snapshot
+sub nothing_is_left
+{
+	my ($reach, $how) = @_;
+	$early = begin_early('early', $reach);
+	$early->sql('LOCK TABLE filler IN ACCESS EXCLUSIVE MODE');
+	$how->($early);
+	$early->sql("PREPARE TRANSACTION 'early'");
+	$early->sql("ROLLBACK PREPARED 'early'");
+	$early->quit;
+	return is(
+		$node->safe_psql(
+			'a', q[SET mip.serializable = site; SET statement_timeout = '10s';
+			BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY, DEFERRABLE; SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock']),
+		'0', "$reach: nothing is left of what has been prepared");
+}
+
 for my $reach ('site', 'everywhere')
 {
 	$early = begin_early('early', $reach);
@@ -211,16 +228,15 @@ for my $reach ('site', 'everywhere')
 	$late->refused('COMMIT', '40001', "$reach: of two that have read what the other one writes one fails");
 	$_->quit for $early, $late;
 
-	$early = begin_early('early', $reach);
-	$early->sql('LOCK TABLE filler IN ACCESS EXCLUSIVE MODE');
-	$early->sql('SELECT count(*) FROM filler');
-	$early->sql("PREPARE TRANSACTION 'early'");
-	$early->sql("ROLLBACK PREPARED 'early'");
-	$early->quit;
-	is( $node->safe_psql(
-			'a', q[SET mip.serializable = site; SET statement_timeout = '10s';
-			BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY, DEFERRABLE; SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock']),
-		'0', "$reach: nothing is left of what has been prepared");
+	nothing_is_left($reach, sub { $_[0]->sql('SELECT count(*) FROM filler') });
+	nothing_is_left(
+		$reach, sub
+		{
+			my ($s) = @_;
+			$s->sql('SAVEPOINT a');
+			$s->refused('SELECT nowhere FROM filler', '42703', 'a statement that is not executed');
+			$s->sql('ROLLBACK TO a');
+		});
 }
 
 # ---- who is in doubt behind a crash, or a restart ----
