@@ -66,9 +66,6 @@
  */
 #define LISTED_MAX	65536
 
-/* Elements of the pool of conflicts that are left to PostgreSQL */
-#define POOL_RESERVE	200
-
 /* In place of transactions, in lists of conflicts */
 typedef struct Dummies
 {
@@ -235,17 +232,24 @@ find_conflict(SERIALIZABLEXACT *reader, SERIALIZABLEXACT *writer)
 	return conflict;
 }
 
-/* PostgreSQL fails transactions where it has none left, and we can do without. */
-static bool
-has_room(void)
+/*
+ * How many that we may set; counted, for so many at most, once for all that are set
+ * under the lock. PostgreSQL fails transactions where it has none left, and we can do
+ * without: it keeps a fifth of the pool, ten for each transaction that there may be.
+ */
+static int	room;
+
+static void
+count_room(int most)
 {
 	RWConflict	conflict = NULL;
-	int			n = 0;
 
-	while (n < POOL_RESERVE &&
-		   (conflict = MIP_LIST_NEXT(RWConflictData, outLink, &mip_conflict_pool->availableList, conflict)) != NULL)
-		n++;
-	return n == POOL_RESERVE;
+	for (room = -max_sxacts(); room < most; room++)
+	{
+		conflict = MIP_LIST_NEXT(RWConflictData, outLink, &mip_conflict_pool->availableList, conflict);
+		if (conflict == NULL)
+			return;
+	}
 }
 
 /* As SetRWConflict, but in the name of `named`. False: there is no room. */
@@ -254,8 +258,9 @@ set_conflict(SERIALIZABLEXACT *reader, SERIALIZABLEXACT *named, SERIALIZABLEXACT
 {
 	RWConflict	conflict = NULL;
 
-	if (!has_room())
+	if (room <= 0)
 		return false;
+	room--;
 	conflict = MIP_LIST_NEXT(RWConflictData, outLink, &mip_conflict_pool->availableList, conflict);
 	MIP_LIST_DELETE(&conflict->outLink);
 	conflict->sxactOut = named;
@@ -315,6 +320,7 @@ meet(SERIALIZABLEXACT *mine, List *siblings, bool seeds)
 	met = MemoryContextAlloc(TopTransactionContext, (list_length(siblings) + 1) * sizeof(*met));
 	nmet = 0;
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
+	count_room(3 * list_length(siblings));
 	foreach(lc, siblings)
 	{
 		SERIALIZABLEXACT *other = mip_find_sxact(((MipInstance *) lfirst(lc))->xid);
@@ -391,6 +397,7 @@ mip_predicate_name_summaries(void)
 	if (mip_conflict_pool == NULL)
 		return InvalidTransactionId;
 	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
+	count_room(list_length(living));
 	foreach(lc, living)
 	{
 		const MipLiving *inst = lfirst(lc);

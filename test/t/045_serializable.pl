@@ -132,18 +132,49 @@ my $module = module($node, 'conflicts', <<'C');
 #include "storage/shmem.h"
 
 PG_FUNCTION_INFO_V1(conflicts_in_use);
+PG_FUNCTION_INFO_V1(use_conflicts);
+
+static RWConflictPoolHeader
+attach(int *n)
+{
+	RWConflictPoolHeader pool;
+	bool		found;
+
+	*n = (MaxBackends + max_prepared_xacts) * 10 * 5;
+#if PG_VERSION_NUM >= 180000
+	pool = ShmemInitStruct("RWConflictPool", RWConflictPoolHeaderDataSize + *n * RWConflictDataSize, &found);
+#else
+	pool = ShmemInitStruct("RWConflictPool", RWConflictPoolHeaderDataSize, &found);
+#endif
+	return pool;
+}
+
+/* All but a fifth, and so many: until the server restarts */
+Datum
+use_conflicts(PG_FUNCTION_ARGS)
+{
+	int			n;
+	RWConflictPoolHeader pool = attach(&n);
+
+	LWLockAcquire(SerializableXactHashLock, LW_EXCLUSIVE);
+	for (n = n / 5 * 4 - PG_GETARG_INT32(0); n > 0; n--)
+	{
+#if PG_VERSION_NUM >= 160000
+		(void) dlist_pop_head_node(&pool->availableList);
+#else
+		SHMQueueDelete(&((RWConflict) SHMQueueNext(&pool->availableList, &pool->availableList,
+												   offsetof(RWConflictData, outLink)))->outLink);
+#endif
+	}
+	LWLockRelease(SerializableXactHashLock);
+	PG_RETURN_VOID();
+}
 
 Datum
 conflicts_in_use(PG_FUNCTION_ARGS)
 {
-	int			n = (MaxBackends + max_prepared_xacts) * 10 * 5;
-	bool		found;
-#if PG_VERSION_NUM >= 180000
-	RWConflictPoolHeader pool = ShmemInitStruct("RWConflictPool",
-												RWConflictPoolHeaderDataSize + n * RWConflictDataSize, &found);
-#else
-	RWConflictPoolHeader pool = ShmemInitStruct("RWConflictPool", RWConflictPoolHeaderDataSize, &found);
-#endif
+	int			n;
+	RWConflictPoolHeader pool = attach(&n);
 
 	LWLockAcquire(SerializableXactHashLock, LW_SHARED);
 #if PG_VERSION_NUM >= 160000
@@ -168,6 +199,7 @@ conflicts_in_use(PG_FUNCTION_ARGS)
 }
 C
 mip_sql($node, "CREATE FUNCTION conflicts_in_use() RETURNS int LANGUAGE c AS '$module'");
+mip_sql($node, "CREATE FUNCTION use_conflicts(int) RETURNS void LANGUAGE c AS '$module'");
 my @siblings = map { session($node, "of many $_") } 1 .. 3;
 my $most = 0;
 for my $n (1 .. 24)
@@ -204,5 +236,19 @@ for my $n (1 .. 24)
 }
 cmp_ok($most, '>=', 6, 'each pair of siblings has two');
 is(mip_sql($node, 'SELECT conflicts_in_use()'), '0', 'none is lost');
+
+# ---- and PostgreSQL keeps enough of them ----
+
+mip_sql($node, 'SELECT use_conflicts(5)');
+my $in_use = mip_sql($node, 'SELECT conflicts_in_use()');
+for my $xinst (1 .. 3)
+{
+	$siblings[ $xinst - 1 ]->sql('BEGIN ISOLATION LEVEL SERIALIZABLE');
+	$siblings[ $xinst - 1 ]->sql("SELECT mip.begin('few', $xinst)");
+}
+is(mip_sql($node, 'SELECT conflicts_in_use()') - $in_use, 5, 'of a fifth none is borrowed');
+$siblings[$_]->sql('SELECT v FROM s WHERE k = 4') for 0 .. 2;
+$_->sql('ROLLBACK') for @siblings;
+is(mip_sql($node, 'SELECT conflicts_in_use()'), $in_use, 'nor kept');
 
 done_testing();
