@@ -135,7 +135,10 @@ class Branch:
         if self._turn.locked() or self._copying:
             return psycopg.ProgrammingError(f"the handler has left a statement running at site {self.site!r}")
         # Better known now than after the other sites have prepared: what is lost then may have been prepared.
-        return None if is_silent(self.conn) else SessionEnded(f"site {self.site!r} ended the connection")
+        if is_silent(self.conn):
+            return None
+        kind = psycopg.OperationalError if self.conn.closed or self.conn.is_cut.is_set() else SessionEnded
+        return kind(f"site {self.site!r} ended the connection")
 
     @property
     def serializable(self) -> str | None:

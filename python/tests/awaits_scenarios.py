@@ -265,6 +265,11 @@ async def carefully(world: World, xid: str) -> Any:
     return await world.app.submit("carefully", BUY, xid=xid, deadline=5)
 
 
+async def buy_at_once(world: World, xid: str) -> Any:
+    """Or not at all."""
+    return await world.app.submit("buy", BUY, xid=xid, deadline=5, attempts=1)
+
+
 async def slow(world: World, xid: str) -> Any:
     return await world.app.submit("slow", BUY, xid=xid, deadline=5)
 
@@ -747,6 +752,7 @@ SCENARIOS = {
     "one after another": Scenario(buy, prepared("bank"), parameters={"parallel": False}),
     "carefully": Scenario(carefully, transaction="carefully"),
     "work that others have done": Scenario(slow, needless, transaction="slow"),
+    "the only attempt": Scenario(buy_at_once, ahead),
     "a statement left running": Scenario(careless),
     "a statement that cannot be ended": Scenario(careless_for_long),
     "a statement that is to end before it has begun": Scenario(careless_and_asked_too_early),

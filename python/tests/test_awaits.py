@@ -267,4 +267,4 @@ def test_no_await_is_left_out() -> None:
     if ended != set(SCENARIOS) or os.environ.get("AWAITS"):
         pytest.skip("not all of the others have run")
     left = injector.names - injector.cleaning - struck
-    assert {injector.functions[name] for name in left} == set()
+    assert {name: injector.functions[name] for name in left} == {}
