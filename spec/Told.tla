@@ -151,9 +151,10 @@ LookAgain(c) ==
      /\ sure' = [sure EXCEPT ![c] = TRUE]
      /\ UNCHANGED <<sites, instances, at, now, caller, looks, answers>>
 
+(* What prepares it may be on its way for long. Broken: so may its begin.    *)
 Ask(c) ==
   /\ at[c] = "running" /\ phase[now[c]] \in {"begun", "waits"} /\ sure[c]
-  /\ \A s \in Sites : state[s][now[c]] # "none"
+  /\ Kept("all sites know of what may be prepared") => \A s \in Sites : state[s][now[c]] # "none"
   /\ phase' = [phase EXCEPT ![now[c]] = "asked"]
   /\ wrote' = IF now[c] \in cancels \cup refusals THEN wrote ELSE wrote \cup {now[c]}
   /\ UNCHANGED <<sites, of, cancels, refusals, at, now, caller, sure, looks, answers>>
@@ -198,7 +199,8 @@ GiveUp(c) ==
 (* Sites *)
 
 Prepare(s, y) ==
-  /\ phase[y] = "asked" /\ state[s][y] = "active"
+  /\ phase[y] = "asked"
+  /\ state[s][y] = "active" \/ (~Kept("all sites know of what may be prepared") /\ state[s][y] = "none")
   /\ s \in closed => y \in cancels /\ Is(s, {"prepared"}) # {}
   /\ state' = [state EXCEPT ![s][y] = "prepared"] /\ exposed' = exposed \cup {y}
   /\ UNCHANGED <<closed, instances, at, now, caller, sure, looks, answers>>
