@@ -61,16 +61,17 @@ class Asking:
 
         return any((await at_each_site(sites, ask)).values())
 
-    async def is_current(self, sites: Sequence[str]) -> bool:
-        """Whether one of the sites is known not to have expired the request."""
+    async def has_expired(self, sites: Sequence[str]) -> bool | None:
+        """Whether those of the sites that can be asked have expired the request, all of them; None where none can."""
 
-        async def ask(site: str) -> bool:
+        async def ask(site: str) -> bool | None:
             try:
-                return not await self._part("read", site, None, _mipt.has_expired)
+                return await self._part("read", site, None, _mipt.has_expired)
             except psycopg.Error:
-                return False
+                return None
 
-        return any((await at_each_site(sites, ask)).values())
+        answers = (await at_each_site(sites, ask)).values()
+        return None if set(answers) == {None} else False not in answers
 
     async def refuse(self, site: str, xinst: int, sites: Sequence[str]) -> bool:
         """Have an instance never be prepared here; whether that is certain. It is, too, where the site has expired the

@@ -544,16 +544,18 @@ class Family:
         still_open = self._why_open(mipts)
         if still_open is not None:
             return Unknown(f"{still_open}; {why}", xid=self.xid)
-        expired = said(reason) == EXPIRED or await self._may_be_forgotten()
+        expired = said(reason) == EXPIRED or await self._has_expired()
+        if expired is None:
+            return Unknown(f"no site says whether the request has expired; {why}", xid=self.xid)
         return Expired(why, xid=self.xid) if expired else NothingHappened(why, xid=self.xid)
 
-    async def _may_be_forgotten(self) -> bool:
-        """Whether a site that knows nothing of the request may have known more: one that takes an instance has not. Nor
-        has any, if there is one: as long as it has not expired the request, that would have kept its entry.
+    async def _has_expired(self) -> bool | None:
+        """Whether the sites, who know nothing of the request, may have forgotten it; None where they do not say. A single
+        one that takes an instance of it, or has not expired it, would have kept an entry.
         """
         if self._alone or self._accepted or xid_time(self.xid) is None:
             return False
-        return not await self._asking.is_current(self._sites)
+        return await self._asking.has_expired(self._sites)
 
     def _why_open(self, mipts: Mipts) -> str | None:
         """Why something of the family may take effect though nobody submits it anew; None where that is ruled out.

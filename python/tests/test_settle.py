@@ -6,11 +6,24 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from shop import Shop
 
-from pgmip import App, Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Resolution, Step, Tx, Unknown
+from pgmip import (
+    App,
+    Cancelled,
+    Expired,
+    KeyReused,
+    NothingHappened,
+    ProtocolViolation,
+    Resolution,
+    Step,
+    Tx,
+    Unknown,
+    _mipt,
+)
 from pgmip._family import Family
 from pgmip.xinst import new_xid, xid_time
 
@@ -321,6 +334,23 @@ async def test_what_has_been_forgotten_may_have_happened(server: Server, shop: S
     if call.startswith("submit"):
         with pytest.raises(NothingHappened):
             await tell(new_xid())
+    shop.assert_clean()
+
+
+async def test_nobody_says_whether_it_has_expired(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, xid = server(), new_xid()
+
+    async def mute(*_: Any) -> bool:
+        raise psycopg.OperationalError("no answer")
+
+    monkeypatch.setattr(_mipt, "has_expired", mute)
+    with pytest.raises(Unknown, match="no site says"):
+        await app.submit("buy", BUY, xid=xid, deadline=0)
+    monkeypatch.undo()
+    with pytest.raises(NothingHappened):
+        await app.submit("buy", BUY, xid=xid, deadline=0)
     shop.assert_clean()
 
 
