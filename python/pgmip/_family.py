@@ -550,8 +550,8 @@ class Family:
         return Expired(why, xid=self.xid) if expired else NothingHappened(why, xid=self.xid)
 
     async def _has_expired(self) -> bool | None:
-        """Whether the sites, who know nothing of the request, may have forgotten it; None where they do not say. A single
-        one that takes an instance of it, or has not expired it, would have kept an entry.
+        """Whether the sites, who know nothing of the request, may have forgotten it; None where they do not say. A
+        single one that takes an instance of it, or has not expired it, would have kept an entry.
         """
         if self._alone or self._accepted or xid_time(self.xid) is None:
             return False
