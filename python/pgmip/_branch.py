@@ -137,7 +137,8 @@ class Branch:
         # Better known now than after the other sites have prepared: what is lost then may have been prepared.
         if is_silent(self.conn):
             return None
-        kind = psycopg.OperationalError if self.conn.closed or self.conn.is_cut.is_set() else SessionEnded
+        waits = self.conn.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+        kind = SessionEnded if waits and not self.conn.is_cut.is_set() else psycopg.OperationalError
         return kind(f"site {self.site!r} ended the connection")
 
     @property
