@@ -309,9 +309,14 @@ Datum
 mip_has_expired(PG_FUNCTION_ARGS)
 {
 	char	   *xid = xid_argument(fcinfo);
+	bool		expired;
 
 	mip_require_preload();
-	PG_RETURN_BOOL(mip_xid_age(xid) == MIP_BEHIND_HORIZON);
+	PreventCommandDuringRecovery("mip.has_expired");
+	expired = mip_xid_age(xid) == MIP_BEHIND_HORIZON;
+	if (expired)
+		mip_wait_until_durable();	/* [told-is-durable] */
+	PG_RETURN_BOOL(expired);
 }
 
 Datum

@@ -73,11 +73,11 @@ refuse_strangers(const char *xid, List *entries)
 }
 
 static bool
-has_own(List *instances)
+has_own_instance(const char *xid)
 {
 	ListCell   *lc;
 
-	foreach(lc, instances)
+	foreach(lc, mip_family_instances(xid))
 	{
 		if (has_privs_of_role(GetUserId(), ((MipInstance *) lfirst(lc))->owner))
 			return true;
@@ -85,18 +85,11 @@ has_own(List *instances)
 	return false;
 }
 
-/*
- * Most callers ask for what they know to be alive, or is new. In a family without living
- * instances nobody has to wait for long for who but looks at it, be it not his.
- */
 void
 mipt_lock(const char *xid, LOCKMODE mode)
 {
-	List	   *living = mip_family_instances(xid);
-
-	if (living == NIL && mode == ShareLock && mip_family_lock_if_free(xid, mode))
-		return;
-	if (!has_own(living))
+	/* most callers ask for what they know to be alive */
+	if (!has_own_instance(xid))
 		refuse_strangers(xid, mipt_peek(xid));
 	mip_family_lock(xid, mode);
 }

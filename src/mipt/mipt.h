@@ -18,8 +18,7 @@
 /*
  * Takes the family lock, unless the family is another role's, of which the
  * caller is not a member: ERRCODE_INSUFFICIENT_PRIVILEGE. Who has no business
- * with a family must not be able to keep others from it [owner-decides]: but for a
- * look, in ShareLock, at one that nobody is at; so read it first.
+ * with a family must not be able to keep others from it [owner-decides].
  */
 extern void mipt_lock(const char *xid, LOCKMODE mode);
 

@@ -39,11 +39,14 @@ static struct
 	bool		keys;
 }			marked;
 
+static uint64 changes;			/* of relations, seen by this session */
+
 /* There may be another index. */
 static void
 forget_marked(Datum arg, Oid relid)
 {
 	marked.table = InvalidOid;
+	changes++;
 }
 
 static bool
@@ -54,13 +57,18 @@ is_marked(Relation rel, bool keys)
 }
 
 static void
+listen_to_changes(void)
+{
+	static bool listens = false;
+
+	if (!listens)
+		CacheRegisterRelcacheCallback(forget_marked, (Datum) 0);
+	listens = true;
+}
+
+static void
 remember_marked(Relation rel, bool keys)
 {
-	static bool told_of_changes = false;
-
-	if (!told_of_changes)
-		CacheRegisterRelcacheCallback(forget_marked, (Datum) 0);
-	told_of_changes = true;
 	marked.table = RelationGetRelid(rel);
 	marked.by = GetTopTransactionId();
 	marked.keys = keys;
@@ -88,10 +96,12 @@ mark(Relation rel, bool keys)
 {
 	List	   *indexes;
 	ListCell   *lc;
+	uint64		before;
 
 	if (is_marked(rel, keys))
 		return;
-	remember_marked(rel, keys); /* first, for it may be forgotten meanwhile */
+	listen_to_changes();
+	before = changes;
 	indexes = RelationGetIndexList(rel);
 	foreach(lc, indexes)
 	{
@@ -102,6 +112,8 @@ mark(Relation rel, bool keys)
 		index_close(index, AccessShareLock);
 	}
 	list_free(indexes);
+	if (changes == before)
+		remember_marked(rel, keys);
 }
 
 static inline bool
