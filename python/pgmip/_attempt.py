@@ -66,14 +66,13 @@ class Attempt:
 
     def __init__(
         self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], phase: Phase, *,
-        deadline: Deadline, parallel: bool, alone: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
+        deadline: Deadline, parallel: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
         adopt: Callable[[], Awaitable[bool]] | None,
     ) -> None:  # fmt: skip
-        """`order`: the sites in the order in which to prepare them where not in parallel. `alone`: nobody else can have
-        an instance of this XID. `in_doubt`: whether a sibling is prepared. `turn`: how long (seconds) the attempt may
-        wait for a lock then, or keep one of the few places that there are for such requests. `adopt`, where no client
-        has submitted this: asked when all sites know of the instance, whether there is a reason for it; without one it
-        goes no further.
+        """`order`: the sites in the order in which to prepare them where not in parallel. `in_doubt`: whether a sibling
+        is prepared. `turn`: how long (seconds) the attempt may wait for a lock then, or keep one of the few places that
+        there are for such requests. `adopt`, where no client has submitted this: asked when all sites know of the
+        instance, whether there is a reason for it; without one it goes no further.
         """
         self._instance = instance
         self._order = order
@@ -82,7 +81,6 @@ class Attempt:
         self.phase = phase
         self._deadline = deadline
         self._parallel = parallel
-        self._alone = alone
         self._in_doubt = in_doubt
         self._turn = turn
         self._adopt = adopt
@@ -113,7 +111,7 @@ class Attempt:
                     if not await self._adopt():
                         raise NotInDoubt("nothing that is to be repeated is in doubt any more")
                 text = await self._result_of(handler, request)
-                if not self._alone and self._failure() is None:
+                if self._failure() is None:
                     await self._show()
                 if self._failure() is None and any(branch.has_last for branch in self._branches.values()):
                     preparing = True  # and waiting for locks, as the handler may
@@ -360,7 +358,8 @@ class Attempt:
 
     async def _show(self) -> None:
         """Have all sites know of the instance before it may be prepared at one. What prepares it may be on its way for
-        long; and who looks at the sites meanwhile, and sees nobody, says that nothing will come of the request.
+        long; and who looks at the sites meanwhile, and sees nobody, says that nothing will come of the request. Also
+        where we have made the XID: who is told that it is not known what has become of it may send it to others.
         """
         await at_each_site(self._order, lambda site: self._branches[site].begin())
 
@@ -424,7 +423,7 @@ class Attempt:
 
     async def _begun(self, site: str, beside: bool) -> None:
         self.accepted = True
-        if beside and self._looks is None and self._limit is not None and self._adopt is None:
+        if beside and (self._looks is None or self._looks.done()) and self._limit is not None and self._adopt is None:
             self._looks = asyncio.create_task(self._look())
         await self._step("begun", site)
 

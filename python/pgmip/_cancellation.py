@@ -42,6 +42,7 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
 
 async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Wait until all of them have ended, and not less if cancelled meanwhile. Their exceptions count as seen."""
+    asyncio.get_running_loop()  # raises where there is none, in which nothing would ever end
     late: BaseException | None = None
     while running := [task for task in tasks if not task.done()]:
         try:

@@ -338,7 +338,7 @@ class Family:
             attempt = Attempt(
                 Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
                 self._sites, self._pools, phase,
-                deadline=self._deadline, parallel=self._parallel, alone=self._alone,
+                deadline=self._deadline, parallel=self._parallel,
                 in_doubt=lambda: self._is_in_doubt(xinst), turn=turn, adopt=adopt,
             )  # fmt: skip
             settled = None
@@ -566,7 +566,8 @@ class Family:
         if self._left:
             return "an attempt may be prepared"
         # Whom we have met before may be between two attempts.
-        if in_doubt(mipts) or self._given_up or (self._siblings | live(mipts)) - self._harmless:
+        given_up = self._given_up and (self._exposed or not self._alone)
+        if in_doubt(mipts) or given_up or (self._siblings | live(mipts)) - self._harmless:
             return "a sibling may still be on its way"
         if unread and (self._exposed or not self._alone):
             return f"no answer from {', '.join(unread)}"

@@ -387,3 +387,23 @@ async def test_at_each_site_the_first_failure_counts() -> None:
     with pytest.raises(LookupError):
         await at_each_site("abc", work)
     assert sorted(ends) == ["a", "b", "c"]
+
+
+def test_where_there_is_no_event_loop_any_more() -> None:
+    """Who drops what waits for something to end does not wait for ever."""
+
+    async def waits() -> None:
+        await ended([task])
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(asyncio.sleep(PATIENCE))
+    waiting = loop.create_task(waits())
+    loop.run_until_complete(asyncio.sleep(0))
+    with contextlib.suppress(RuntimeError):
+        waiting.get_coro().close()  # type: ignore[union-attr]
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        ended([task]).send(None)
+    for left in (waiting, task):
+        left.cancel()
+    loop.run_until_complete(asyncio.gather(waiting, task, return_exceptions=True))
+    loop.close()

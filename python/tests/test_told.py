@@ -907,7 +907,7 @@ async def test_a_hook_has_a_database_of_its_own(server: Server, shop: Shop, bank
     app = server()
 
     async def fail(step: Step) -> None:
-        if step.site == "bank":
+        if step.name == "prepared-first-site":
             await bank.execute("SELECT 1/0")
 
     app.on_step(fail)
@@ -920,7 +920,7 @@ async def test_a_hook_has_a_database_of_its_own(server: Server, shop: Shop, bank
 
     with pytest.raises(Unknown, match="observer") as caught:
         await app.submit("note", None)
-    assert in_doubt(shop) == [1, 1]
+    assert sum(in_doubt(shop)) > 0
     xid = caught.value.xid
     assert xid is not None
     shop.assert_once(xid, await serving(server(), nothing).submit("note", None, xid=xid))
@@ -947,12 +947,12 @@ async def test_all_sites_know_of_what_may_be_prepared(
     server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch, sites: tuple[str, ...], begins: str
 ) -> None:
     """What prepares it may be on its way for long: meanwhile nobody is to find nothing of it."""
-    app, xid = server(), new_xid()
+    app = server()
     known: list[set[str]] = []
     real = _attempt.Attempt._prepare
 
     async def prepare(self: _attempt.Attempt, *args: Any) -> None:
-        sql = f"SELECT state FROM mip.instances('{xid}')"
+        sql = f"SELECT state FROM mip.instances('{self._instance.xid}')"
         known.append({site for site in sites if await asyncio.to_thread(shop.sql, site, sql) == [("active",)]})
         await real(self, *args)
 
@@ -966,8 +966,9 @@ async def test_all_sites_know_of_what_may_be_prepared(
             await tx.store.execute("SELECT 1")
         return "done"
 
-    assert await app.submit("brief", None, xid=xid) == "done"
-    assert known == [set(sites)]
+    assert await app.submit("brief", None, xid=new_xid()) == "done"
+    assert await app.submit("brief", None) == "done"  # whose caller may send it to others, if he is not told this
+    assert known == [set(sites), set(sites)]
     shop.assert_clean()
 
 
