@@ -4,7 +4,7 @@
  *	  Names of the instances' prepared transactions.
  *
  * They carry database, XID and XINST, so that the registry can be rebuilt
- * from pg_prepared_xacts.
+ * from pg_prepared_xact().
  *
  *-------------------------------------------------------------------------
  */

@@ -3,7 +3,7 @@
  * family.h
  *	  The registry: which instances of which families are alive (active or
  *	  prepared) in this cluster. Shared memory; a cache of what PostgreSQL
- *	  itself keeps, rebuilt from pg_prepared_xacts after a restart.
+ *	  itself keeps, rebuilt from pg_prepared_xact() after a restart.
  *
  *-------------------------------------------------------------------------
  */

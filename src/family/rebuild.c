@@ -3,17 +3,20 @@
  * rebuild.c
  *	  The registry after the server's start: who was prepared before.
  *
- * The first function that needs the registry reads it from pg_prepared_xacts.
+ * Who first needs the registry reads it from pg_prepared_xact().
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
-#include "executor/spi.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
+#include "nodes/execnodes.h"
 #include "storage/lwlock.h"
-#include "utils/memutils.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/timestamp.h"
 
 #include "base/gid.h"
@@ -33,42 +36,54 @@ typedef struct FoundPrepared
 	TimestampTz since;
 } FoundPrepared;
 
-/* Reads the prepared instances of all databases from pg_prepared_xacts. */
+/* A column of a row of pg_prepared_xact(); none of these is ever null. */
+static Datum
+column(HeapTupleHeader row, AttrNumber number)
+{
+	bool		isnull;
+	Datum		value = GetAttributeByNum(row, number, &isnull);
+
+	Assert(!isnull);
+	return value;
+}
+
+/*
+ * Reads the prepared instances of all databases. Without a statement: that would have
+ * the rights of whoever comes first, and call the hooks that call this.
+ */
 static List *
 find_prepared(void)
 {
 	List	   *found = NIL;
-	MemoryContext caller = CurrentMemoryContext;
+	FmgrInfo	function;
+	ReturnSetInfo set = {0};
 
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
-	if (SPI_execute("SELECT p.gid, p.transaction, r.oid, p.prepared, d.oid"
-					" FROM pg_catalog.pg_prepared_xacts p"
-					" JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) p.database"
-					" LEFT JOIN pg_catalog.pg_roles r ON r.rolname OPERATOR(pg_catalog.=) p.owner"
-					" WHERE pg_catalog.starts_with(p.gid, 'mip:')",
-					true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read pg_prepared_xacts");
-	for (uint64 i = 0; i < SPI_processed; i++)
+	LOCAL_FCINFO(call, 0);
+
+	set.type = T_ReturnSetInfo;
+	set.allowedModes = SFRM_ValuePerCall;
+	set.econtext = CreateStandaloneExprContext();
+	fmgr_info(F_PG_PREPARED_XACT, &function);
+	InitFunctionCallInfoData(*call, &function, 0, InvalidOid, NULL, (fmNodePtr) &set);
+	for (;;)
 	{
-		HeapTuple	tup = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		FoundPrepared *p = MemoryContextAlloc(caller, sizeof(FoundPrepared));
-		bool		isnull;
-		MemoryContext old;
+		Datum		next = FunctionCallInvoke(call);
+		HeapTupleHeader row;
+		FoundPrepared p;
 
+		if (set.isDone != ExprMultipleResult)
+			break;
+		row = DatumGetHeapTupleHeader(next);
 		/* without the library anybody may have used a name like ours */
-		if (!mip_gid_parse(SPI_getvalue(tup, desc, 1), &p->dbid, p->xid, &p->xinst) ||
-			p->dbid != DatumGetObjectId(SPI_getbinval(tup, desc, 5, &isnull)))
+		if (!mip_gid_parse(TextDatumGetCString(column(row, 2)), &p.dbid, p.xid, &p.xinst) ||
+			p.dbid != DatumGetObjectId(column(row, 5)))
 			continue;
-		p->tid = DatumGetTransactionId(SPI_getbinval(tup, desc, 2, &isnull));
-		p->owner = DatumGetObjectId(SPI_getbinval(tup, desc, 3, &isnull));
-		p->since = DatumGetTimestampTz(SPI_getbinval(tup, desc, 4, &isnull));
-		old = MemoryContextSwitchTo(caller);
-		found = lappend(found, p);
-		MemoryContextSwitchTo(old);
+		p.tid = DatumGetTransactionId(column(row, 1));
+		p.since = DatumGetTimestampTz(column(row, 3));
+		p.owner = DatumGetObjectId(column(row, 4));
+		found = lappend(found, memcpy(palloc(sizeof(p)), &p, sizeof(p)));
 	}
-	SPI_finish();
+	FreeExprContext(set.econtext, true);
 	return found;
 }
 
@@ -77,16 +92,13 @@ find_prepared(void)
  * cannot change between reading it and storing it.
  */
 void
-mip_registry_ensure(const char *function)
+mip_registry_rebuild(void)
 {
 	List	   *found;
 	ListCell   *lc;
 
 	Assert(IsTransactionState());
-	mip_require_preload();
-	/* a standby has no prepared transactions, only records of them */
-	PreventCommandDuringRecovery(function);
-	if (mip_registry->rebuilt)
+	if (mip_registry == NULL || mip_registry->rebuilt)
 		return;
 	found = find_prepared();
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
@@ -106,4 +118,13 @@ mip_registry_ensure(const char *function)
 		mip_registry->rebuilt = true;
 	}
 	LWLockRelease(mip_registry->lock);
+}
+
+void
+mip_registry_ensure(const char *function)
+{
+	mip_require_preload();
+	/* a standby has no prepared transactions, only records of them */
+	PreventCommandDuringRecovery(function);
+	mip_registry_rebuild();
 }

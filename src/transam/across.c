@@ -50,6 +50,7 @@
 #include "base/stop.h"
 #include "family/current.h"
 #include "family/family.h"
+#include "family/rebuild.h"
 #include "family/sites.h"
 #include "tableam/follow.h"
 #include "tableam/free_keys.h"
@@ -483,6 +484,7 @@ mip_across_follow(void)
 {
 	if (!IsolationIsSerializable() || IsParallelWorker() || !FirstSnapshotSet)
 		return;
+	mip_registry_rebuild();		/* who may be in its way is named and pressed */
 	mip_follow_early_writer();	/* at a single site, too */
 	if (serializable != EVERYWHERE)
 		return;
