@@ -300,16 +300,18 @@ async def test_one_answer_among_many(server: Server, shop: Shop) -> None:
 
     for app in apps:
         transaction(app, handler)
-    refused = 0
-    for number in range(20):
+    outcomes = set()
+    for number in range(200):
         xid = f"race-{number}"
         told = set(await asyncio.gather(*(one(app, xid) for app in apps * 2)))
         assert len(told) == 1, "one answer"
         ((was_refused, _),) = told
-        refused += was_refused
+        outcomes.add(was_refused)
         if was_refused:
             shop.assert_never(xid)
-    assert 0 < refused < 20
+        if number >= 20 and len(outcomes) == 2:
+            break
+    assert outcomes == {True, False}, "either may come first"
     shop.assert_clean()
 
 
