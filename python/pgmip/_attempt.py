@@ -111,9 +111,11 @@ class Attempt:
                     if not await self._adopt():
                         raise NotInDoubt("nothing that is to be repeated is in doubt any more")
                 text = await self._result_of(handler, request)
-                if self._failure() is None:
+                failure = self._failure()  # by now: a statement that has been left running may end meanwhile
+                if failure is None:
                     await self._show()
-                if self._failure() is None and any(branch.has_last for branch in self._branches.values()):
+                    failure = self._failure()
+                if failure is None and any(branch.has_last for branch in self._branches.values()):
                     preparing = True  # and waiting for locks, as the handler may
                     await self._prepare(request, text)
         except Exception as error:
@@ -131,7 +133,7 @@ class Attempt:
                 return self._failed(cause, cause)
             return self._failed(error, self._origin(error) if error is self._of_handler else error)
         if not preparing:
-            failure = self._failure()
+            failure = failure or self._failure()
             if failure is not None:
                 return self._failed(failure, failure)
             await self._prepare(request, text)
@@ -226,22 +228,24 @@ class Attempt:
         try:
             yield
         finally:
-            self._limit = None
             if self._looks is not None:
                 self._looks.cancel()
                 await ended((self._looks,))
 
-    async def _look(self) -> None:
+    async def _look(self, limit: asyncio.Timeout) -> None:
         mipts, _ = await self._asking.read(self._order)
-        if self._limit is not None and self._deadline.left and self._have_winner(mipts):
+        if self._deadline.left and self._have_winner(mipts):
             self._decided = mipts
-            self._limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
+            self._interrupt(limit)
 
     def _have_winner(self, mipts: Mipts) -> bool:
         try:
             return declared(mipts) == {frozenset(self._order)} and decide(mipts) is not None
         except ProtocolViolation:
             return False  # for who is asked when this attempt has ended
+
+    def _interrupt(self, limit: asyncio.Timeout) -> None:
+        limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
 
     @contextlib.asynccontextmanager
     async def _insisting(self) -> AsyncIterator[None]:
@@ -275,7 +279,7 @@ class Attempt:
             # In this order: what was in doubt may have been given up right before the handler began.
             if await self._asking.waits(self._order, self._instance.xinst) and await self._in_doubt():
                 self._gave_way = True
-                limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
+                self._interrupt(limit)
                 return
             await asyncio.sleep(self._turn)
 
@@ -361,7 +365,8 @@ class Attempt:
         long; and who looks at the sites meanwhile, and sees nobody, says that nothing will come of the request. Also
         where we have made the XID: who is told that it is not known what has become of it may send it to others.
         """
-        await at_each_site(self._order, lambda site: self._branches[site].begin())
+        unaware = [site for site in self._order if not self._branches[site].begun]
+        await at_each_site(unaware, lambda site: self._branches[site].begin())
 
     async def _prepare(self, request: str | None, result: str | None) -> None:
         """Have all sites vote."""
@@ -424,7 +429,7 @@ class Attempt:
     async def _begun(self, site: str, beside: bool) -> None:
         self.accepted = True
         if beside and (self._looks is None or self._looks.done()) and self._limit is not None and self._adopt is None:
-            self._looks = asyncio.create_task(self._look())
+            self._looks = asyncio.create_task(self._look(self._limit))
         await self._step("begun", site)
 
     async def _step(self, name: StepName, site: str | None) -> None:

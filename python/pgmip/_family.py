@@ -144,7 +144,6 @@ class Family:
         self._left = set() if left is None else left  # own instances that may be prepared somewhere
         self._freed = False  # whether we have given one up, of whomever
         self._settles = False  # what has been left behind, instead of being submitted
-        self._adopts = False  # whether what others have prepared has made an attempt of ours needless
         self._accepted = False  # whether a site has taken an instance of ours, and so has not expired the request
         self._given_up = False  # whether somebody else has given an attempt of ours up, and goes on
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
@@ -239,14 +238,14 @@ class Family:
             if isinstance(ended, Settled):
                 return ended
             took = clock() - began
-            cause, reason, self._adopts = ended.error, ended.reason, ended.adopts
+            cause, reason = ended.error, ended.reason
             mipts = ended.mipts if ended.adopts else await self._read()
             winner = self.decide(mipts)
             if winner is None and self._left:
                 mipts = await self._give_up_own(mipts)
                 winner = self.decide(mipts)
             if winner is not None:
-                return await self.finish(winner)
+                return await self.finish(winner, adopted=ended.adopts)
             if isinstance(reason, NotInDoubt) and not (self._ours_in_doubt(mipts) or self._freed):
                 return None
             if self._settles and said(reason) == OTHER_SITES:
@@ -273,14 +272,15 @@ class Family:
             return await self.finish(winner)
         raise await self._undecided(mipts, f"out of time or attempts: {_why(cause)}", reason) from cause
 
-    async def finish(self, winner: Winner, attempt: Attempt | None = None) -> Settled:
-        """Commit a winner at all sites, over the connections of `attempt` where it has them.
+    async def finish(self, winner: Winner, attempt: Attempt | None = None, *, adopted: bool = False) -> Settled:
+        """Commit a winner at all sites, over the connections of `attempt` where it has them. `adopted`: whether it has
+        made an attempt needless.
 
         Raises ProtocolViolation where a site does not know it.
         """
         done = len(winner.committed)
         phase = attempt.phase if attempt is not None else self._phase
-        self._phase.decision = self._kind(winner)
+        self._phase.decision = self._kind(winner, adopted)
 
         async def commit(site: str) -> BaseException | None:
             nonlocal done
@@ -573,14 +573,14 @@ class Family:
             return f"no answer from {', '.join(unread)}"
         return None
 
-    def _kind(self, winner: Winner) -> DecisionKind:
+    def _kind(self, winner: Winner, adopted: bool) -> DecisionKind:
         if winner.result is None and not winner.acknowledged:
             return "cancelled"
         if winner.xinst in self._own:
             return "own"
         if winner.committed:
             return "earlier"
-        return "adopted" if self._adopts else "sibling"
+        return "adopted" if adopted else "sibling"
 
     async def _commit_at(
         self, phase: Phase, site: str, winner: Winner, conn: Connection | None

@@ -16,7 +16,7 @@ from unittest import mock
 import httpx
 import psycopg
 from awaits import EXPECTED, NAME
-from shop import BUY, Shop, make_app
+from shop import BUY, Shop, forgetting_the_first, make_app
 
 import pgmip
 from pgmip._json import canonical
@@ -305,14 +305,7 @@ async def careless_for_long(world: World, xid: str) -> Any:
 
 async def careless_and_asked_too_early(world: World, xid: str) -> Any:
     """The server is asked to end the statement before that has begun."""
-    real, asked = psycopg.AsyncConnection.cancel_safe, []
-
-    async def cancel_safe(conn: Any, **options: Any) -> None:
-        asked.append(conn)
-        if len(asked) > 1:
-            await real(conn, **options)
-
-    with mock.patch.object(psycopg.AsyncConnection, "cancel_safe", cancel_safe):
+    with mock.patch.object(psycopg.AsyncConnection, "cancel_safe", forgetting_the_first()):
         return await careless(world, xid)
 
 

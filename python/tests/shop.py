@@ -149,6 +149,44 @@ class Shop:
         raise AssertionError(f"open at {site}: {left}")
 
 
+def give_up_at(app: App, step_name: str, xid: str | None = None) -> None:
+    """At this step, of any request or of this one: as a server that dies there."""
+
+    def give_up(step: Step) -> None:
+        if step.name == step_name and xid in (None, step.xid):
+            raise asyncio.CancelledError
+
+    app.parallel = False
+    app.on_step(give_up)
+
+
+def pausing(app: App, name: str) -> tuple[asyncio.Event, asyncio.Event]:
+    """Gives it a transaction that pauses between its sites: when it is there, and when it may go on."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.transaction(sites=("store", "bank"), name=name)
+    async def pauses(tx: Tx, request: Any) -> Any:
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        begun.set()
+        await go_on.wait()
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    return begun, go_on
+
+
+def forgetting_the_first() -> Any:
+    """In place of psycopg's `cancel_safe`: the first cancel comes before its statement has begun at the server."""
+    real, asked = psycopg.AsyncConnection.cancel_safe, []
+
+    async def cancel_safe(conn: Any, **options: Any) -> None:
+        asked.append(conn)
+        if len(asked) > 1:
+            await real(conn, **options)
+
+    return cancel_safe
+
+
 def die_at(step_name: str, xid: str, mode: str, *conninfos: str) -> None:
     """The body of a process that submits one request, or sweeps, and is killed at a step of it."""
     app = make_app(dict(zip(SCHEMA, conninfos, strict=True)), parallel=mode == "parallel")

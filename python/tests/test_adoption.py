@@ -9,12 +9,14 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from shop import BUY, ORDER, PAYMENT, Shop
+from shop import BUY, Shop, give_up_at, pausing
 from test_settle import leave_at
+from test_sweeper import prepare_at
 
 import pgmip.sync
-from pgmip import App, Cancelled, KeyReused, Refuse, Refused, Tx, Unknown
+from pgmip import App, Cancelled, KeyReused, Refuse, Refused, Resolution, Tx, Unknown
 from pgmip._asking import Asking
+from pgmip._cancellation import uninterrupted
 from pgmip.observe import Observer, Phase
 
 pytestmark = pytest.mark.integration
@@ -101,28 +103,49 @@ async def test_what_is_prepared_somewhere_is_worked_again(server: Server, shop: 
 
 
 async def test_what_comes_to_be_prepared_everywhere_meanwhile(server: Server, bare: Server, shop: Shop) -> None:
-    """It has been begun beside it, so it is not told; its own prepare finds out."""
+    """The first site did not know yet: the second one tells, or the own prepare finds out."""
     xid = "adopted too late"
     app, other = bare(), server()
     decisions = Decisions(app)
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @app.transaction(sites=("store", "bank"), name="buy")
-    async def waits(tx: Tx, request: Any) -> Any:
-        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
-        begun.set()
-        await go_on.wait()
-        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
-        return {"xinst": tx.xinst}
-
+    begun, go_on = pausing(app, "buy")
     waiting = asyncio.create_task(app.submit("buy", BUY, xid=xid, deadline=PATIENCE))
     await begun.wait()
     await leave_at(other, "prepared-all", xid)
     go_on.set()
     result = await waiting
-    assert decisions.kinds[0] in ("own", "sibling", "adopted")
+    assert decisions.kinds[0] in ("sibling", "adopted")
     shop.assert_once(xid, result)
     shop.assert_clean()
+
+
+async def test_a_second_site_that_tells_of_others(
+    server: Server, bare: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the first one did, it was not complete yet."""
+    xid, looks, real = "adopted at the second site", asyncio.Semaphore(0), Asking.read
+    prepare_at(shop, xid, "store")
+    app = bare()
+    decisions = Decisions(app)
+
+    async def read(self: Asking, sites: Any) -> Any:
+        found = await real(self, sites)
+        looks.release()
+        return found
+
+    @app.transaction(sites=("store", "bank"), name="buy")
+    async def late(tx: Tx, request: Any) -> None:
+        await tx.store.execute("SELECT 1")
+        await looks.acquire()
+        await asyncio.sleep(0)  # it has come to its end
+        await asyncio.to_thread(prepare_at, shop, xid, "bank")
+        await tx.bank.execute("SELECT 1")
+        await asyncio.sleep(10 * PATIENCE)
+
+    monkeypatch.setattr(Asking, "read", read)
+    assert await asyncio.wait_for(app.submit("buy", BUY, xid=xid), PATIENCE) is not None
+    assert (decisions.kinds, decisions.attempts) == (["adopted"], 1)
+    for site in shop.clusters:
+        assert shop.sql(site, "SELECT FROM mip.in_doubt") == []
 
 
 async def test_a_refusal_and_another_request(server: Server, bare: Server, shop: Shop) -> None:
@@ -133,11 +156,7 @@ async def test_a_refusal_and_another_request(server: Server, bare: Server, shop:
         await tx.store.execute("SELECT 1")
         raise Refuse({"why": "no"})
 
-    def die(step: Any) -> None:
-        if step.name == "prepared-all":
-            raise asyncio.CancelledError
-
-    left.on_step(die)
+    give_up_at(left, "prepared-all")
     with pytest.raises(Unknown):
         await left.submit("buy", BUY, xid="adopted refusal")
     app = bare()
@@ -154,11 +173,7 @@ async def test_a_refusal_and_another_request(server: Server, bare: Server, shop:
 async def test_a_cancelling_instance(server: Server, bare: Server, shop: Shop) -> None:
     left = server()
 
-    def die(step: Any) -> None:
-        if step.name == "prepared-all":
-            raise asyncio.CancelledError
-
-    left.on_step(die)
+    give_up_at(left, "prepared-all")
     with pytest.raises(Unknown):
         await left.resolve("adopted cancellation", sites=("store", "bank"))
     app = bare()
@@ -228,4 +243,33 @@ async def test_threads(server: Server, shop: Shop) -> None:
         result = await asyncio.to_thread(app.submit, "buy", BUY, xid)
         assert await asyncio.to_thread(ended.wait, PATIENCE)
     shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
+async def test_a_statement_left_running_while_it_is_looked(
+    server: Server, bare: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has been left running, though it has ended when the look has."""
+    xid, real = "adopted beside a statement", Asking.read
+    prepare_at(shop, xid, "store")
+    app = bare()
+    left: list[asyncio.Task[int]] = []
+
+    async def read(self: Asking, sites: Any) -> Any:
+        await uninterrupted(asyncio.sleep(0.5))
+        return await real(self, sites)
+
+    @app.transaction(sites=("store", "bank"), name="buy")
+    async def careless(tx: Tx, request: Any) -> str:
+        await tx.store.execute("SELECT 1")
+        left.append(asyncio.create_task(tx.store.execute("SELECT pg_sleep(0.1)")))
+        await asyncio.sleep(0.01)
+        return "not to be committed"
+
+    monkeypatch.setattr(Asking, "read", read)
+    with pytest.raises(Unknown, match="left a statement running"):
+        await app.submit("buy", BUY, xid=xid)
+    await asyncio.gather(*left, return_exceptions=True)
+    monkeypatch.undo()
+    assert (await server().resolve(xid)) == Resolution(True, None)
     shop.assert_clean()

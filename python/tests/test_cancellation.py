@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 from psycopg_pool.pool_async import WaitingClient
-from shop import BUY, Shop
+from shop import BUY, Shop, forgetting_the_first
 
 from pgmip import App, NothingHappened, Tx, Unknown, _family
 from pgmip._cancellation import ended, obeyed, uninterrupted
@@ -191,14 +191,6 @@ async def test_a_statement_is_ended_although_the_server_was_asked_too_early(
     server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     """A cancel that comes before the statement has begun is none: nothing goes on for a client that has gone."""
-    asked = []
-    real = psycopg.AsyncConnection.cancel_safe
-
-    async def cancel_safe(conn: Any, **options: Any) -> None:
-        asked.append(conn)
-        if len(asked) > 1:
-            await real(conn, **options)
-
     app = server(pool_size=1)
     asleep = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
     left: list[asyncio.Task[Any]] = []
@@ -218,7 +210,7 @@ async def test_a_statement_is_ended_although_the_server_was_asked_too_early(
             await asyncio.sleep(0.01)
 
     await app.submit("buy", BUY)  # connected
-    monkeypatch.setattr(psycopg.AsyncConnection, "cancel_safe", cancel_safe)
+    monkeypatch.setattr(psycopg.AsyncConnection, "cancel_safe", forgetting_the_first())
     task = asyncio.create_task(app.submit("slow", None, deadline=0.5 if ending == "the deadline" else PATIENCE))
     await sleeping()
     if ending in ("the caller's cancellation", "in a pipeline"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from forked import in_a_child, refusal
-from shop import BUY, ORDER, PAYMENT, SCHEMA, Shop
+from shop import BUY, ORDER, PAYMENT, SCHEMA, Shop, pausing
 
 from pgmip import App, Tx, sync
 from pgmip.sweeper import Sweeper
@@ -69,16 +69,8 @@ async def test_a_child_of_a_handler(server: Server, shop: Shop) -> None:
 @pytest.mark.integration
 async def test_a_child_of_a_server(server: Server, shop: Shop) -> None:
     """Beside requests that run, and others that come."""
-    app, begun, go_on = server(), asyncio.Event(), asyncio.Event()
-
-    @app.transaction(sites=("store", "bank"))
-    async def waits(tx: Tx, request: Any) -> Any:
-        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
-        begun.set()
-        await go_on.wait()
-        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
-        return {"xinst": tx.xinst}
-
+    app = server()
+    begun, go_on = pausing(app, "waits")
     xids = [new_xid() for _ in range(3)]
     async with Sweeper(app):
         running = [asyncio.create_task(app.submit("waits", None, xid=xid)) for xid in xids]

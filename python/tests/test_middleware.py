@@ -14,7 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi import Request as FastAPIRequest
-from shop import PRICE, Shop
+from shop import PRICE, Shop, give_up_at
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
@@ -24,7 +24,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from web import FakeApp, serving
 
-from pgmip import App, Cancelled, Decided, Expired, KeyReused, NothingHappened, Step, SubmitError, Unknown
+from pgmip import App, Cancelled, Decided, Expired, KeyReused, NothingHappened, SubmitError, Unknown
 from pgmip._recorded import RecordedRequest, xid_of
 from pgmip._recorded import Response as Recorded
 from pgmip.http import NOT_RECORDED, REPLAYED, Endpoint, IdempotencyMiddleware, identity, tx
@@ -820,15 +820,6 @@ async def started(asgi: Any) -> AsyncIterator[Any]:
     await task
 
 
-def die_at(app: App, step_name: str) -> None:
-    def die(step: Step) -> None:
-        if step.name == step_name:
-            raise asyncio.CancelledError
-
-    app.parallel = False
-    app.on_step(die)
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("step_name", ["prepared-first-site", "prepared-all", "committed-first-site"])
 @pytest.mark.parametrize("outside", [False, True])
@@ -862,7 +853,7 @@ async def test_repeated_from_its_record(server: Server, shop: Shop, step_name: s
         return Starlette(routes=routes, lifespan=lifespan, middleware=middleware)
 
     dying, living = server(), server()
-    die_at(dying, step_name)
+    give_up_at(dying, step_name)
     one, two = make(dying), make(living)
     headers = {**key(new_xid()), "X-User": "alice", "Content-Type": "text/plain"}
     request: Any = {"url": "/orders/7?a=%20b", "content": b"\xff\0\r", "headers": headers}
@@ -899,7 +890,7 @@ async def test_a_repetition_without_credentials_is_no_result(server: Server, sho
         return JSONResponse(await buy(tx(request), {"qty": 1}))
 
     dying, living = server(), server()
-    die_at(dying, "prepared-first-site")
+    give_up_at(dying, "prepared-first-site")
     inner = Starlette(routes=[Route("/orders", endpoint, methods=["POST"])])
     one, two = (
         IdempotencyMiddleware(inner, app, ENDPOINTS, scope=None, statuses=statuses) for app in (dying, living)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from forked import in_a_child, refusal
 from proxy import Fault, Mode, Proxy
-from shop import SCHEMA, Shop, make_app
+from shop import SCHEMA, Shop, give_up_at, make_app
 from test_sweeper import leave, prepare_at
 
 from pgmip import App, Decided, NothingHappened, Resolution, SiteDown, Step, SubmitError, Tx, Unknown, _mipt, _pool
@@ -151,13 +151,8 @@ async def test_no_more_transactions_than_the_limit(server: Server, shop: Shop, p
 async def test_what_finishes_needs_no_turn(server: Server, shop: Shop) -> None:
     """The only transaction that may run waits for rows of an instance in doubt, which this server resolves."""
     app = server(pool_size=1)
-    left = server(parallel=False)
-
-    def die(step: Step) -> None:
-        if step.name == "prepared-all":
-            raise asyncio.CancelledError
-
-    left.on_step(die)
+    left = server()
+    give_up_at(left, "prepared-all")
     with pytest.raises(Unknown):
         await left.submit("buy", BUY, xid="in doubt")
     waiting = asyncio.create_task(app.submit("buy", BUY))

@@ -12,12 +12,12 @@ import pytest
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi import Request as FastAPIRequest
 from pydantic import BaseModel
-from shop import Shop
+from shop import Shop, give_up_at
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from test_middleware import ENDPOINTS, SITES, Server, buy, client_of, die_at, key, same, serve, started
+from test_middleware import ENDPOINTS, SITES, Server, buy, client_of, key, same, serve, started
 from web import FakeApp, serving
 
 from pgmip import Refuse, sync
@@ -172,7 +172,7 @@ async def test_an_endpoint_in_threads(shop: Shop) -> None:
 @pytest.mark.parametrize("step_name", ["prepared-first-site", "prepared-all", "committed-first-site"])
 async def test_its_server_dies(server: Server, shop: Shop, step_name: str) -> None:
     dying, living = server(), server()
-    die_at(dying, step_name)
+    give_up_at(dying, step_name)
     k, url = key(new_xid()), "/orders?why=raised"
     async with client_of(fastapi(dying)) as one, started(fastapi(living)) as served, client_of(served) as two:
         assert (await one.post(url, json={"qty": 2}, headers=k)).status_code == 503

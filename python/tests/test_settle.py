@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from shop import Shop
+from shop import Shop, give_up_at
 
 from pgmip import (
     App,
@@ -36,13 +36,7 @@ CANCELLED = Resolution(cancelled=True, result=None)
 
 async def leave_at(app: App, step_name: str, xid: str) -> None:
     """Submit, and give up at a step, as a server that dies there."""
-
-    def die(step: Step) -> None:
-        if step.name == step_name:
-            raise asyncio.CancelledError
-
-    app.parallel = False
-    app.on_step(die)
+    give_up_at(app, step_name)
     with pytest.raises(Unknown):
         await app.submit("buy", BUY, xid=xid)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from shop import BALANCE, ORDER, PAYMENT, Shop
+from shop import BALANCE, ORDER, PAYMENT, Shop, give_up_at
 
 from pgmip import App, KeyReused, NothingHappened, Resolution, Step, Tx, Unknown
 from pgmip._json import canonical, parse
@@ -551,14 +551,9 @@ async def test_each_a_pivot_to_the_other(server: Server, shop: Shop) -> None:
         await tx.store.execute("UPDATE item SET stock = stock + 1 WHERE i_id = %s", (own,))
         return own
 
-    def die(step: Step) -> None:
-        if step.name == "prepared-first-site":
-            raise asyncio.CancelledError
-
     for each in (dead, app):
         each.transaction(sites=("store", "bank"), isolation="serializable")(sell)
-    dead.parallel = False
-    dead.on_step(die)
+    give_up_at(dead, "prepared-first-site")
     shop.sql("store", "INSERT INTO item VALUES (3, 0), (4, 0), (5, 0)")
     requests = {"a pivot": [2, 3, 4], "another": [4, 5, 2]}
     for xid, request in requests.items():
@@ -592,14 +587,9 @@ async def test_each_in_the_way_of_the_other(server: Server, shop: Shop, again: s
         await tx.store.execute("UPDATE item SET stock = stock + 1 WHERE i_id = %s", (own,))
         return own
 
-    def die(step: Step) -> None:
-        if step.name == "prepared-first-site":
-            raise asyncio.CancelledError
-
     for each in (dead, app):
         each.transaction(sites=("store", "bank"), isolation="serializable")(sell)
-    dead.parallel = False
-    dead.on_step(die)
+    give_up_at(dead, "prepared-first-site")
     shop.sql("store", "INSERT INTO item SELECT i, 0 FROM generate_series(3, 3000) i")
     requests = {f"one, {again}": [1000, 1001, 2000], f"the other, {again}": [2000, 2001, 1000]}
     try:

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.types.string import TextLoader
-from shop import BUY, Shop, kill_server_at, make_app
+from shop import BUY, Shop, give_up_at, kill_server_at, make_app
 
 from pgmip import App, Cancelled, Expired, Step, Tx, Unknown, sweeper
 from pgmip._json import canonical
@@ -76,13 +76,7 @@ def prepare_at(shop: Shop, xid: str, *sites: str, name: str = "buy", xinst: int 
 
 async def leave(app: App, xid: str, step_name: str = "prepared-first-site") -> None:
     """Submit, and give up at a step, as a server that dies there."""
-
-    def die(step: Step) -> None:
-        if (step.name, step.xid) == (step_name, xid):
-            raise asyncio.CancelledError
-
-    app.parallel = False
-    app.on_step(die)
+    give_up_at(app, step_name, xid)
     with pytest.raises(Unknown):
         await app.submit("buy", BUY, xid=xid)
 

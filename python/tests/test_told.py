@@ -1060,3 +1060,23 @@ def test_a_savepoint_that_a_closed_generator_has_left(shop: Shop) -> None:
             app.submit("handler", None, xid)
     shop.assert_never(xid)
     shop.assert_clean()
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_session_that_a_site_has_ended(server: Server, shop: Shop, own: bool) -> None:
+    """By whomever: perhaps by a sibling that has given us up. But where the XID is our own, there is none."""
+    app, attempts = server(), 0
+
+    @app.transaction(sites=("store", "bank"))
+    async def cut_off(tx: Tx, request: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 1:
+            raise ArithmeticError("a bug")
+        (pid,) = await tx.store.fetch_one("SELECT pg_backend_pid()")
+        await asyncio.to_thread(shop.sql, "store", f"SELECT pg_terminate_backend({pid}, 10000)")
+
+    with pytest.raises(NothingHappened if own else Unknown, match="a bug" if own else "sibling"):
+        await app.submit("cut_off", None, xid=None if own else new_xid())
+    assert attempts == 2
+    shop.assert_clean()
