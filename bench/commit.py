@@ -46,6 +46,10 @@ BASE = {"d": "c", "e": "c", "f": "a"}
 NO_FULL_PAGES = "as it is, no full-page images"
 CLIENTS = (1, 2, 5, 10, 25, 35, 50, 60, 70, 80, 90, 100)
 
+REQUEST = (
+    "CREATE TABLE request (key text PRIMARY KEY, request text, result text,"
+    " at timestamptz NOT NULL DEFAULT now()) USING heap"
+)
 STATEMENTS = {
     "account": "(int, int) AS UPDATE pgbench_accounts SET abalance = abalance + $1 WHERE aid = $2",
     "read_account": "(int) AS SELECT abalance FROM pgbench_accounts WHERE aid = $1",
@@ -150,11 +154,7 @@ class Bench:
             print(f"loading {name}", flush=True)
             create_database(self.cluster, method(case), name)
             pgbench(self.cluster, name, "-i", "-q", "-s", str(scale))
-            self.cluster.run_sql(
-                "CREATE TABLE request (key text PRIMARY KEY, request text, result text,"
-                " at timestamptz NOT NULL DEFAULT now()) USING heap",
-                dbname=name,
-            )
+            self.cluster.run_sql(REQUEST, dbname=name)
 
     def restart(self, flush: str) -> None:
         """With a disk that flushes so. The first transactions would pay for what is cold, and are not counted."""

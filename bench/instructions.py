@@ -31,7 +31,7 @@ import psycopg
 from pgmip.testing import Cluster, find_bindir
 from pgmip.xinst import new_xid
 
-from .commit import STATEMENTS
+from .commit import REQUEST, STATEMENTS
 from .rounds import UNDISTURBED, create_database, machine, pgbench
 from .rows import Row, markdown, plotted, write_csv
 from .targets import Target, tell_targets
@@ -174,11 +174,7 @@ def main() -> None:
         for method in set(DATABASE.values()):
             create_database(cluster, method)
             pgbench(cluster, method, "-i", "-q", "-s", "1")
-            cluster.run_sql(
-                "CREATE TABLE request (key text PRIMARY KEY, request text, result text,"
-                " at timestamptz NOT NULL DEFAULT now()) USING heap",
-                dbname=method,
-            )
+            cluster.run_sql(REQUEST, dbname=method)
             cluster.run_sql("VACUUM FREEZE", dbname=method)
         cluster.stop()
         counting = Counting(cluster)

@@ -5,7 +5,8 @@ venv=$work/venv
 python=${PYTHON:-/usr/bin/python3}
 
 hash_of() { # hash_of FILE-OR-FOLDER..., without what tools leave there
-  find "$@" -type f ! -name '*.pyc' ! -path '*/build/*' ! -path '*.egg-info/*' ! -path '*/.*_cache/*' -print | LC_ALL=C sort | xargs sha256sum | sha256sum
+  find "$@" -type f ! -name '*.pyc' ! -path '*/build/*' ! -path '*.egg-info/*' ! -path '*/.*_cache/*' -print |
+    LC_ALL=C sort | xargs sha256sum | sha256sum
 }
 
 # Dependencies are installed once per pyproject.toml, pgmip itself whenever it changed

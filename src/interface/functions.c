@@ -311,8 +311,7 @@ mip_has_expired(PG_FUNCTION_ARGS)
 	char	   *xid = xid_argument(fcinfo);
 	bool		expired;
 
-	mip_require_preload();
-	PreventCommandDuringRecovery("mip.has_expired");
+	mip_registry_ensure("mip.has_expired");
 	expired = mip_xid_age(xid) == MIP_BEHIND_HORIZON;
 	if (expired)
 		mip_wait_until_durable();	/* [told-is-durable] */

@@ -22,7 +22,8 @@ extern List *mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, 
 								const text *serializable);
 
 /*
- * Both return the MIPT as it will be once ended, and error out (MP006) where `key` is not what mip_instance_begin was given.
+ * Both return the MIPT as it will be once ended, and error out (MP006) where `key` is
+ * not what mip_instance_begin was given.
  */
 extern List *mip_instance_prepare(text *request, text *result, const text *key);
 extern List *mip_instance_commit_one_phase(text *request, text *result, const text *key);
