@@ -30,6 +30,7 @@
 #include "family/current.h"
 #include "family/eviction.h"
 #include "family/family_lock.h"
+#include "tableam/lost_reads.h"
 #include "tableam/pivot.h"
 #include "tableam/plans.h"
 #include "transam/across.h"
@@ -143,6 +144,7 @@ static void
 leave_by_error(int levels, MemoryContext context)
 {
 	mip_statement.depth -= levels;
+	mip_lost_reads_note();
 	/* nobody waits for a client that does not read of it */
 	mip_family_unlock_all();
 	if (mip_statement.depth == 0 && mip_in_transaction() && GetCurrentTransactionNestLevel() > 1)
@@ -405,6 +407,7 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		mip_statement.execute_portal = saved;
 		if (nested)
 			leave_by_error(MIP_UTILITY_DEPTH, memory);
+		mip_lost_reads_note();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

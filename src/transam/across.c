@@ -54,6 +54,7 @@
 #include "family/sites.h"
 #include "tableam/follow.h"
 #include "tableam/free_keys.h"
+#include "tableam/lost_reads.h"
 #include "tableam/pivot.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
@@ -520,6 +521,7 @@ mip_across_validate(void)
 	if (!IsolationIsSerializable() || mine == NULL)
 		return;
 	mip_follow_early_writer();	/* nothing may have been executed */
+	mip_lost_reads_check();
 	if (!is_everywhere())
 		return;
 	require_known();

@@ -36,6 +36,7 @@
 #include "tableam/capture.h"
 #include "tableam/follow.h"
 #include "tableam/handover.h"
+#include "tableam/lost_reads.h"
 #include "tableam/overlay.h"
 #include "tableam/places.h"
 #include "tableam/places_store.h"
@@ -207,6 +208,7 @@ forget_mine(void)
 {
 	mip_predicate_at_eoxact();
 	mip_across_at_eoxact();
+	mip_lost_reads_at_eoxact();
 	mip_overlay_at_eoxact();
 	mip_withdraw_sites();
 	memset(&mip_mine, 0, sizeof(mip_mine));
@@ -320,6 +322,8 @@ xact_callback(XactEvent event, void *arg)
 				mip_stop_point("prepared");
 				mip_session_restore(true);
 			}
+			else
+				forget_mine();
 			mip_capture_at_eoxact(true);
 			mip_statement_at_eoxact();
 			break;

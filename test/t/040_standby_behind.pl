@@ -66,6 +66,7 @@ my $finished = session($node, 'finished');
 my $impatient = session($node, 'impatient');
 my $again = session($node, 'again');
 my $late = session($node, 'late');
+my $asks = session($node, 'asks');
 is(mip_sql($node, 'SELECT n FROM t'), "1\n1", 'all see what the crash has left');
 $retry->sql('BEGIN');
 $retry->send_sql("SELECT mip.begin('one', 2)");
@@ -88,6 +89,8 @@ $late->sql('BEGIN');
 $late->sql("SELECT mip.begin('$old', 1)");
 $late->send_sql('INSERT INTO t VALUES (2)');
 waits_for_standby($late, 'nor that a request will never run again');
+$asks->send_sql("SELECT mip.has_expired('$old')");
+waits_for_standby($asks, 'not even who only asks');
 
 is(mip_sql($node, q[SELECT count(*) FROM pg_locks WHERE locktype = 'userlock']),
 	'0', 'and nobody has to wait for them');
@@ -100,7 +103,9 @@ is($out, '1|prepared', 'and so is what is prepared');
 is($out, '1|committed', 'and a repeated commit');
 $again->ends_refused('MP007', 'acknowledged');
 $late->ends_refused('MP007', 'expired');
-$_->quit for $retry, $reader, $repeat, $finished, $impatient, $again, $late;
+($out) = $asks->finish;
+is($out, 't', 'which is told, too');
+$_->quit for $retry, $reader, $repeat, $finished, $impatient, $again, $late, $asks;
 
 # its successor knows all that was told
 crash_server($node);

@@ -388,6 +388,58 @@ $standby->safe_psql('a', 'BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE s SET v = 2
 $standby->stop;
 decide('rollback', 'promoted', 'a');
 
+# ---- no room for what is read ----
+
+$node->append_conf('postgresql.conf',
+	"max_pred_locks_per_transaction = 10\nmax_pred_locks_per_relation = 1000000");
+$node->restart;
+$node->safe_psql('a', q[
+	CREATE TABLE wide (k int PRIMARY KEY, filler text) WITH (fillfactor = 10);
+	INSERT INTO wide SELECT k, repeat('x', 700) FROM generate_series(1, 10000) k]);
+
+# PostgreSQL takes for noted what it had no room for: who goes on behind a savepoint fails
+sub read_in_vain
+{
+	my ($statement) = @_;
+	my $s = begin('a', 'reader');
+	$s->sql('SELECT v FROM s WHERE k = 200');
+	my $hog = begin('a', 'hog');
+	$hog->sql('SAVEPOINT reads');
+	$hog->refused('SELECT count(filler) FROM wide WHERE k > 0', '53200', 'somebody reads as much as there is room for');
+	$hog->sql('ROLLBACK TO reads');
+	$s->sql('SAVEPOINT here');
+	if ($statement =~ /EXCEPTION/)
+	{
+		$s->sql($statement);
+	}
+	else
+	{
+		$s->refused($statement, '53200', "no room: $statement");
+	}
+	$s->sql('ROLLBACK TO here');
+	$hog->sql('ROLLBACK');
+	$s->sql($statement);
+	$s->sql('ROLLBACK TO here');
+	$s->sql('UPDATE s SET v = 1 WHERE k = 201');
+	like($s->refused('COMMIT', '40001', "and it could not be noted: $statement"), qr/not all that has been read could be noted/, 'which is told');
+	$_->quit for $s, $hog;
+	return;
+}
+
+read_in_vain('INSERT INTO gaps VALUES (100000)');
+for my $reach ('site', 'everywhere')
+{
+	set_everywhere(a => $reach);
+	read_in_vain($_)
+	  for 'SELECT v FROM h WHERE k = 1', 'COPY h TO STDOUT',
+	  'DO $$ BEGIN PERFORM v FROM h WHERE k = 1; EXCEPTION WHEN out_of_memory THEN END $$';
+}
+my $again = begin('a', 'again');
+$again->sql('SELECT v FROM s WHERE k = 200');
+$again->sql('UPDATE s SET v = 1 WHERE k = 201');
+$again->sql('COMMIT');
+pass('the next transaction starts anew');
+
 # ---- what is not known any more ----
 
 my $old = begin('a', 'old', 'old');
