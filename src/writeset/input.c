@@ -40,6 +40,9 @@ mip_writeset_text(const MipwSet *set, const void *data, size_t length)
 		mip_writeset_invalid("a text is not valid in its encoding");
 	if (set->encoding == GetDatabaseEncoding())
 		return result;
+	if (set->encoding == PG_SQL_ASCII &&	/* which is not converted */
+		!pg_verify_mbstr(GetDatabaseEncoding(), result, length, true))
+		mip_writeset_invalid("a text is not valid in this database's encoding");
 	converted = pg_any_to_server(result, length, set->encoding);
 	if (converted != result)
 		pfree(result);

@@ -79,6 +79,20 @@ SELECT mip.begin('utf8', 2);
 :code
 ROLLBACK;
 
+-- Its writesets are for who takes their bytes
+CREATE TABLE bytes (k int PRIMARY KEY, v text) USING mip;
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+INSERT INTO bytes VALUES (1, E'\xff');
+SELECT mip.writeset() AS w \gset
+ROLLBACK;
+SELECT mip.writeset_apply(:'w');
+\c :here
+CREATE TABLE bytes (k int PRIMARY KEY, v text) USING mip;
+SELECT mip.writeset_apply(:'w');
+:code
+DROP TABLE bytes;
+
 -- A database of another encoding
 \c :here
 CREATE DATABASE mip_latin1 ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C';
