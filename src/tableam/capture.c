@@ -25,7 +25,6 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "storage/bufmgr.h"
@@ -36,6 +35,7 @@
 #include "utils/syscache.h"
 
 #include "base/compat.h"
+#include "base/partitions.h"
 #include "tableam/am.h"
 #include "tableam/capture.h"
 #include "tableam/places.h"
@@ -96,7 +96,7 @@ is_key(Oid index)
 static Oid
 topmost(Oid relid)
 {
-	List	   *ancestors = get_partition_ancestors(relid);
+	List	   *ancestors = mip_partition_ancestors(relid);
 	Oid			result = ancestors ? llast_oid(ancestors) : InvalidOid;
 
 	list_free(ancestors);
@@ -107,7 +107,7 @@ static void
 add_key(MipPlaceKeys *keys, Oid index)
 {
 	MipPlaceKey *key = &keys->keys[keys->n++];
-	Oid			above = get_rel_relispartition(index) ? topmost(index) : InvalidOid;
+	Oid			above = topmost(index);
 
 	key->index = index;
 	key->topmost = OidIsValid(above) ? above : index;
@@ -121,7 +121,7 @@ mip_capture_keys(Relation rel)
 								list_length(indexes) * sizeof(MipPlaceKey));
 	ListCell   *lc;
 
-	keys->topmost = rel->rd_rel->relispartition ? topmost(RelationGetRelid(rel)) : InvalidOid;
+	keys->topmost = topmost(RelationGetRelid(rel));
 	keys->n = 0;
 	foreach(lc, indexes)
 	{

@@ -186,7 +186,9 @@ enter_row(bool one_phase)
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("another instance of family \"%s\" changed its state at the same moment",
 						mip_mine.xid),
-				 errhint("Retry the request as a new instance.")));
+				 errhint("Retry the request as a new instance."),
+				 err_generic_string(PG_DIAG_SCHEMA_NAME, "mip"),
+				 err_generic_string(PG_DIAG_TABLE_NAME, "mipt")));
 	}
 	check_not_expired(one_phase);
 	mip_stop_point("turn");

@@ -166,10 +166,10 @@ map_columns(MipApply *apply, MipTarget *target)
 			if (attr == NULL)
 				mip_refuse_table(target, psprintf(_("It has no column \"%s\" that takes values."),
 												  column->name));
-			if (strcmp(format_type_be_qualified(attr->atttypid), column->type) != 0)
+			if (strcmp(mip_type_name(attr->atttypid), column->type) != 0)
 				mip_refuse_table(target, psprintf(_("Column \"%s\" is of type %s, not %s."),
 												  NameStr(attr->attname),
-												  format_type_be_qualified(attr->atttypid),
+												  mip_type_name(attr->atttypid),
 												  column->type));
 			count++;
 		}

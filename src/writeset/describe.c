@@ -13,7 +13,6 @@
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
-#include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/relcache.h"
@@ -21,6 +20,7 @@
 #include "base/compat.h"
 #include "base/mip.h"
 #include "writeset/describe.h"
+#include "writeset/values.h"
 
 /* ---- identity ---- */
 
@@ -101,7 +101,7 @@ describe_columns(Relation rel, MipwTable *table)
 			continue;
 		mip_codec_init(codec, att->atttypid);
 		column->name = pstrdup(NameStr(att->attname));
-		column->type = format_type_be_qualified(att->atttypid);
+		column->type = mip_type_name(att->atttypid);
 		column->width = codec->width;
 		column->flags = att->attgenerated ? MIPW_GENERATED : 0;
 		table->attnums[relation->ncolumns++] = att->attnum;

@@ -223,9 +223,19 @@ key_of(const MipPlaceKeys *keys, Oid index)
 	return NULL;
 }
 
+static bool
+has_topmost(const MipPlaceKeys *keys, Oid topmost)
+{
+	for (int i = 0; i < keys->n; i++)
+		if (keys->keys[i].topmost == topmost)
+			return true;
+	return false;
+}
+
 /*
  * What identifies rows now must have done so then; and what kept them apart from others'
- * must still do so, by the same name.
+ * must still do so, by the same name. REINDEX CONCURRENTLY may have put another index in
+ * its place, which had a name of its own before.
  */
 static bool
 same_keys(const Source *source, const MipPlaceKeys *then)
@@ -237,9 +247,11 @@ same_keys(const Source *source, const MipPlaceKeys *then)
 		return false;
 	for (int i = 0; i < then->n; i++)
 	{
-		const MipPlaceKey *now = key_of(source->keys, then->keys[i].index);
+		const MipPlaceKey *key = &then->keys[i];
+		const MipPlaceKey *now = key_of(source->keys, key->index);
 
-		if (now == NULL || now->topmost != then->keys[i].topmost)
+		if (!has_topmost(source->keys, key->topmost) &&
+			(now == NULL || !has_topmost(then, now->topmost)))
 			return false;
 	}
 	return true;

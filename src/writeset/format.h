@@ -27,7 +27,7 @@
  *				uint8	identity: 'k' some columns, 'w' the whole row
  *				string	schema, then name
  *				varint	columns; each of them: uint8 MIPW_..., string name, string
- *						type as format_type_be_qualified() writes it
+ *						type as mip_type_name() writes it
  *				uint64	fingerprint: FNV-1a of the bytes from "identity" to here
  *	  C			changes, one after the other, in their order:
  *				uint8	'I', 'U', 'D', 'T'; with MIPW_SKIP numbers are left out before it

@@ -19,7 +19,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/index.h"
-#include "catalog/partition.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_constraint.h"
 #include "common/hashfn.h"
@@ -33,6 +32,7 @@
 #include "utils/syscache.h"
 
 #include "base/compat.h"
+#include "base/partitions.h"
 #include "writeset/hashing.h"
 #include "writeset/keys.h"
 #include "writeset/values.h"
@@ -49,6 +49,7 @@ typedef struct MipwKeyDef
 	bool		hashed;			/* else the relation's key stands for it */
 	uint8		unhashed_mode;	/* of references: how */
 	bool		identity;
+	bool		names_row;		/* the identity, or the primary key */
 	bool		nulls;			/* nulls are equal */
 	bool		computed;		/* has expressions or a predicate */
 	int			ncolumns;
@@ -126,7 +127,9 @@ relation_hash(Oid relid)
 static Oid
 topmost_index(Oid index)
 {
-	return get_rel_relispartition(index) ? llast_oid(get_partition_ancestors(index)) : index;
+	List	   *ancestors = mip_partition_ancestors(index);
+
+	return ancestors ? llast_oid(ancestors) : index;
 }
 
 /* Seed, and the relation's key, of keys of this unique index. */
@@ -175,6 +178,7 @@ add_index(MipwKeys *keys, Relation index)
 	init_hashers(def, index);
 	def->unhashed_mode = MIPW_K;
 	def->identity = RelationGetRelid(index) == keys->table->index;
+	def->names_row = def->identity || index->rd_index->indisprimary;
 	def->nulls = index->rd_index->indnullsnotdistinct;
 	def->info = BuildIndexInfo(index);
 	def->computed = def->info->ii_Expressions != NIL || def->info->ii_Predicate != NIL;
@@ -322,7 +326,7 @@ static void
 add_relations(MipwKeys *keys)
 {
 	Oid			relid = RelationGetRelid(keys->rel);
-	List	   *above = keys->rel->rd_rel->relispartition ? get_partition_ancestors(relid) : NIL;
+	List	   *above = mip_partition_ancestors(relid);
 	ListCell   *cell;
 
 	keys->relations = palloc((list_length(above) + 1) * sizeof(uint64));
@@ -442,7 +446,10 @@ may_have_changed(MipwKeys *keys, const MipwKeyDef *def, TupleTableSlot *old, Tup
 
 /* ---- keys of a change ---- */
 
-/* An update's: what it has left alone is N of the identity, and nothing of others. */
+/*
+ * An update's: what it has left alone is N of the identity and of the primary key, by
+ * which copies may tell rows that have another identity, and nothing of others.
+ */
 static void
 write_index_update(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer,
 				   TupleTableSlot *old, TupleTableSlot *new)
@@ -453,7 +460,7 @@ write_index_update(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer,
 	bool		was = false;
 	bool		is = false;
 
-	if (!changed && !def->identity)
+	if (!changed && !def->names_row)
 		return;
 	was = row_key(keys, def, old, &old_hash);
 	if (changed)
@@ -465,7 +472,7 @@ write_index_update(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer,
 		mipw_write_key(writer, old_hash, MIPW_K);
 	if (changed && is)
 		mipw_write_key(writer, new_hash, MIPW_K);
-	if (!changed && was && def->identity)
+	if (!changed && was && def->names_row)
 		mipw_write_key(writer, old_hash, MIPW_N);
 }
 

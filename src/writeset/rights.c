@@ -7,12 +7,12 @@
  */
 #include "postgres.h"
 
-#include "catalog/partition.h"
 #include "catalog/objectaddress.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/rls.h"
 
+#include "base/partitions.h"
 #include "writeset/rights.h"
 
 static bool
@@ -33,9 +33,7 @@ may_read_through_parent(Relation rel)
 {
 	ListCell   *lc;
 
-	if (!rel->rd_rel->relispartition)
-		return false;
-	foreach(lc, get_partition_ancestors(RelationGetRelid(rel)))
+	foreach(lc, mip_partition_ancestors(RelationGetRelid(rel)))
 	{
 		if (may_read(lfirst_oid(lc)))
 			return true;

@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/pg_inherits.h"
@@ -64,13 +65,17 @@ refuse_kind(Relation rel)
 static void
 visit_one(Oid relid, const Visitor *visitor)
 {
-	Relation	rel = table_open(relid, AccessShareLock);
+	Relation	rel = try_relation_open(relid, AccessShareLock);
 
+	if (rel == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
 	if (rel->rd_rel->relkind == RELKIND_RELATION)
 		visit_table(rel, visitor);
 	else if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
 		refuse_kind(rel);
-	table_close(rel, NoLock);
+	relation_close(rel, NoLock);
 }
 
 static void

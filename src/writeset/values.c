@@ -206,10 +206,21 @@ mip_innermost_type(Oid type)
 
 /* ---- both ways ---- */
 
+char *
+mip_type_name(Oid type)
+{
+	/* from 16 on "json" is a keyword, and written as such */
+	if (type == JSONOID)
+		return pstrdup("pg_catalog.json");
+	if (type == JSONARRAYOID)
+		return pstrdup("pg_catalog.json[]");
+	return format_type_be_qualified(type);
+}
+
 void
 mip_codec_init(MipwCodec *codec, Oid type)
 {
-	char	   *name = format_type_be_qualified(type);
+	char	   *name = mip_type_name(type);
 	Oid			base = getBaseType(type);
 	Oid			function;
 	bool		varlena;
@@ -257,20 +268,38 @@ mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
 	}
 }
 
+/* Does a text depend on what there is, as the name of a table does? */
+static bool
+is_about_names(int code)
+{
+	return code == ERRCODE_UNDEFINED_SCHEMA ||
+		(ERRCODE_TO_CATEGORY(code) == ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION &&
+		 code != ERRCODE_SYNTAX_ERROR && code != ERRCODE_INVALID_NAME);
+}
+
 /*
  * Of a built-in type it would be none anywhere, but for what a later major has added. Of
- * others, as enums, it may be one where it comes from.
+ * others, as enums, and of names it may be one where it comes from.
  */
 pg_noreturn static void
-refuse_text(const MipwCodec *codec, const char *why)
+refuse_text(const MipwCodec *codec, int code, const char *why)
 {
-	if (getBaseType(codec->type) < FirstNormalObjectId)
+	if (getBaseType(codec->type) < FirstNormalObjectId && !is_about_names(code))
 		mip_writeset_invalid(why);
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_OTHER_TABLE),
 			 errmsg("a value of the writeset is none of type %s here",
 					format_type_be(codec->type)),
 			 errdetail_internal("%s", why)));
+}
+
+/* Does the error say that a text is no value? */
+static bool
+is_about_text(int code)
+{
+	return ERRCODE_TO_CATEGORY(code) == ERRCODE_DATA_EXCEPTION ||
+		code == ERRCODE_SYNTAX_ERROR || code == ERRCODE_INVALID_NAME ||
+		(is_about_names(code) && code != ERRCODE_INSUFFICIENT_PRIVILEGE);
 }
 
 /*
@@ -291,12 +320,12 @@ input_call(MipwCodec *codec, char *text)
 	{
 		ErrorData  *error;
 
-		if (ERRCODE_TO_CATEGORY(geterrcode()) != ERRCODE_DATA_EXCEPTION)
+		if (!is_about_text(geterrcode()))
 			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
-		refuse_text(codec, error->message);
+		refuse_text(codec, error->sqlerrcode, error->message);
 	}
 	PG_END_TRY();
 	return result;

@@ -32,6 +32,9 @@ typedef struct MipwCodec
 /* What domains, arrays, and ranges are made of */
 extern Oid	mip_innermost_type(Oid type);
 
+/* A type's name in a writeset, the same with every major version of PostgreSQL */
+extern char *mip_type_name(Oid type);
+
 extern void mip_codec_init(MipwCodec *codec, Oid type);
 
 /*

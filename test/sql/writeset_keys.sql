@@ -320,6 +320,14 @@ SELECT row FROM mip.relation_writeset('indexed') w, mip.writeset_changes(w);
 COMMIT;
 SELECT current_setting('wk.set'), current_setting('DateStyle');
 
+-- A copy may tell rows by another index.
+CREATE TABLE told (id int PRIMARY KEY, u int NOT NULL UNIQUE, v text) USING mip;
+INSERT INTO told VALUES (1, 1, ''), (2, 2, '');
+SELECT ws($$UPDATE told SET v = 'one' WHERE id = 1$$) AS by_id \gset
+ALTER TABLE told REPLICA IDENTITY USING INDEX told_u_key;
+SELECT mip.writeset_conflicts(:'by_id', ws($$UPDATE told SET v = 'two' WHERE id = 1$$)),
+	mip.writeset_conflicts(:'by_id', ws($$UPDATE told SET v = 'two' WHERE id = 2$$));
+
 DROP OWNED BY mip_owner;
 DROP ROLE mip_owner;
 DROP SCHEMA wk CASCADE;

@@ -179,5 +179,19 @@ SELECT mip.writeset_apply(:'w');
 SELECT mip.writeset_apply(:'w2');
 \echo SQLSTATE :SQLSTATE
 
+-- What its name says is not here.
+CREATE TABLE gone ();
+CREATE TABLE names (t regclass) USING mip;
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+INSERT INTO names VALUES ('gone');
+SELECT mip.writeset() AS w \gset
+ROLLBACK;
+DROP TABLE gone;
+SELECT mip.writeset_apply(:'w');
+\echo SQLSTATE :SQLSTATE
+SELECT mip.relation_checksum(999999::oid::regclass);
+\echo SQLSTATE :SQLSTATE
+
 SET client_min_messages = warning;
 DROP SCHEMA wv CASCADE;

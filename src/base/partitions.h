@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * partitions.h
+ *	  What a table or an index is a partition of.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_PARTITIONS_H
+#define MIP_PARTITIONS_H
+
+#include "nodes/pg_list.h"
+
+/*
+ * The nearest first; also while somebody detaches it concurrently, who waits for all
+ * that have found it attached. The caller has the table locked, or that of the index.
+ */
+extern List *mip_partition_ancestors(Oid relid);
+
+#endif							/* MIP_PARTITIONS_H */
