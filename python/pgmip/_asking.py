@@ -14,12 +14,16 @@ from ._deadline import Deadline
 from ._pool import Pool, at_site
 from ._sites import at_each_site
 from ._sqlstate import EXPIRED, is_acknowledged, said
-from .decision import Entry
+from .decision import Entry, Mipts
 from .observe import Phase, PhaseName
 
 __all__ = ["Asking"]
 
 T = TypeVar("T")
+
+
+def _meet_nobody(mipts: Mipts, *others: int) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,10 @@ class Asking:
     pools: Mapping[str, Pool]
     deadline: Deadline
     phase: Phase
+    meet: Callable[..., None] = _meet_nobody
+    """Is told of each MIPT that is read, and of instances that a site has told of otherwise, before anybody acts on it:
+    whom an operation has met once, it cannot rule out any more.
+    """
 
     def within(self, phase: Phase) -> Asking:
         """The same as part of another phase of the operation."""
@@ -48,6 +56,7 @@ class Asking:
                 return None
 
         mipts = await at_each_site(sites, look)
+        self.meet(mipts)
         return mipts, why[0] if why else None
 
     async def waits(self, sites: Sequence[str], xinst: int) -> bool:
@@ -85,9 +94,10 @@ class Asking:
     async def roll_back(self, site: str, xinst: int, conn: Connection | None = None) -> psycopg.Error | None:
         """Roll an instance back, as `_mipt.rollback` says; why that is not known to be done."""
         try:
-            await self._part("rollback", site, conn, _mipt.rollback, xinst, of=xinst)
+            mipt = await self._part("rollback", site, conn, _mipt.rollback, xinst, of=xinst)
         except psycopg.Error as error:
             return error
+        self.meet({site: mipt})
         return None
 
     async def commit(self, site: str, xinst: int, conn: Connection | None) -> None:

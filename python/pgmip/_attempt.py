@@ -24,7 +24,7 @@ from ._sqlstate import is_protocol, is_retryable
 from ._tx import Handler, Tx
 from .decision import Entry, Mipts, decide, declared, highest
 from .exceptions import ProtocolViolation, Refuse
-from .observe import Phase, StepName
+from .observe import StepName
 
 __all__ = ["Attempt", "Ended", "NotInDoubt"]
 
@@ -65,7 +65,7 @@ class Attempt:
     """Runs one instance up to its prepared state. To be closed, whatever happened."""
 
     def __init__(
-        self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], phase: Phase, *,
+        self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], asking: Asking, *,
         deadline: Deadline, parallel: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
         adopt: Callable[[], Awaitable[bool]] | None,
     ) -> None:  # fmt: skip
@@ -77,8 +77,8 @@ class Attempt:
         self._instance = instance
         self._order = order
         self._pools = pools
-        self._asking = Asking(pools, deadline, phase)
-        self.phase = phase
+        self._asking = asking
+        self.phase = asking.phase
         self._deadline = deadline
         self._parallel = parallel
         self._in_doubt = in_doubt
@@ -86,8 +86,6 @@ class Attempt:
         self._adopt = adopt
         self._branches: dict[str, Branch] = {}
         self._votes: dict[str, Vote] = {}
-        self.accepted = False
-        """Whether a site has let the instance begin."""
         self._gave_way = False
         self._limit: asyncio.Timeout | None = None
         self._looks: asyncio.Task[None] | None = None
@@ -228,6 +226,7 @@ class Attempt:
         try:
             yield
         finally:
+            self._limit = None  # a statement that has been left running may still have to tell of others
             if self._looks is not None:
                 self._looks.cancel()
                 await ended((self._looks,))
@@ -289,7 +288,9 @@ class Attempt:
         for site in sorted(self._order):  # everybody in the same order, so that nobody waits in a circle
             with self.phase.part("connect", site=site):
                 conn = await self._place(self._pools[site], limit)
-            self._branches[site] = Branch(site, conn, self._instance, self._begun)
+            self._branches[site] = Branch(
+                site, conn, self._instance, on_begun=self._begun, on_beside=self._beside
+            )
         if self._instance.isolation == "serializable" and len(self._branches) > 1:
             everywhere = any(branch.serializable == "everywhere" for branch in self._branches.values())
             for branch in self._branches.values():
@@ -357,8 +358,7 @@ class Attempt:
 
     def _failure(self) -> psycopg.Error | None:
         failures = [branch.failure for branch in self._branches.values()]
-        # The extension's word counts more than what came of it elsewhere.
-        return min((f for f in failures if f is not None), key=lambda f: f.sqlstate is None, default=None)
+        return min((f for f in failures if f is not None), key=_rank, default=None)
 
     async def _show(self) -> None:
         """Have all sites know of the instance before it may be prepared at one. What prepares it may be on its way for
@@ -426,14 +426,25 @@ class Attempt:
 
         return not any((await at_each_site(sites, take_back)).values())
 
-    async def _begun(self, site: str, beside: bool) -> None:
-        self.accepted = True
-        if beside and (self._looks is None or self._looks.done()) and self._limit is not None and self._adopt is None:
+    def _beside(self, xinsts: Sequence[int]) -> None:
+        self._asking.meet({}, *xinsts)
+        if (self._looks is None or self._looks.done()) and self._limit is not None and self._adopt is None:
             self._looks = asyncio.create_task(self._look(self._limit))
+
+    async def _begun(self, site: str) -> None:
         await self._step("begun", site)
 
     async def _step(self, name: StepName, site: str | None) -> None:
         await self.phase.step(name, self._instance.xinst, site)
+
+
+def _rank(failure: psycopg.Error) -> tuple[bool, ...]:
+    """What counts first: the extension's word, then what is retried, of that what a site has said; what the handler has
+    interrupted, which may be because of one of the others, comes last.
+    """
+    return (
+        isinstance(failure, Interrupted), not is_protocol(failure), not is_retryable(failure), failure.sqlstate is None
+    )
 
 
 def _sources(error: BaseException) -> Iterator[BaseException]:

@@ -86,13 +86,17 @@ class Branch:
     """Runs the statements of one instance at one site. The transaction begins together with its first statement."""
 
     def __init__(
-        self, site: str, conn: PooledConnection, instance: Instance, on_begun: Callable[[str, bool], Awaitable[None]]
-    ) -> None:
-        """`on_begun`: awaited once the site knows of the instance, with whether others are prepared there."""
+        self, site: str, conn: PooledConnection, instance: Instance, *,
+        on_begun: Callable[[str], Awaitable[None]], on_beside: Callable[[Sequence[int]], None],
+    ) -> None:  # fmt: skip
+        """`on_begun`: awaited once the site knows of the instance. `on_beside`: called before, with those that are
+        prepared there, if any are; also where the statement that has come with the begin has failed.
+        """
         self.site = site
         self.conn = conn
         self._instance = instance
         self._on_begun = on_begun
+        self._on_beside = on_beside
         self._key = secrets.token_hex(8)  # so that no statement of the handler prepares, or commits
         self.everywhere = False
         """Whether the instance is to be serializable across its sites; a site of another setting refuses it."""
@@ -373,11 +377,10 @@ class Branch:
         if self._over and self._last is not None:
             before.append((*self._last, None))
         begins, self.begun = not self.begun, True
-        beside: Any = None
+        sent: list[psycopg.AsyncCursor[Any]] = []
         try:
             if before:
-                sent = await self._send_together(before, cursor, run)
-                beside = begins and await sent[_BEGUN].fetchone()
+                await self._send_together(before, cursor, run, sent)
             else:
                 self._asked = self._over
                 await run(cursor)
@@ -385,9 +388,18 @@ class Branch:
             if self._copies_still(error):
                 raise psycopg.ProgrammingError(_USE_COPY) from error
             raise
+        finally:
+            if begins:
+                await self._tell_beside(sent)
         if begins:
-            await self._on_begun(self.site, beside != (None,))
+            await self._on_begun(self.site)
         return cursor
+
+    async def _tell_beside(self, sent: Sequence[psycopg.AsyncCursor[Any]]) -> None:
+        if len(sent) > _BEGUN and sent[_BEGUN].description is not None:
+            ((beside,),) = await sent[_BEGUN].fetchall()
+            if beside:
+                self._on_beside(beside)
 
     def _beginning(self) -> list[_Queued]:
         me = self._instance
@@ -398,13 +410,13 @@ class Branch:
         ]  # _BEGUN
 
     async def _send_together(
-        self, before: Sequence[_Queued], cursor: psycopg.AsyncCursor[Any], run: _Run
-    ) -> list[psycopg.AsyncCursor[Any]]:
-        """Some statements, and then this one, in one round trip. The first error counts: the later statements of the
-        pipeline only report that it was aborted.
+        self, before: Sequence[_Queued], cursor: psycopg.AsyncCursor[Any], run: _Run,
+        sent: list[psycopg.AsyncCursor[Any]],
+    ) -> None:  # fmt: skip
+        """Some statements, which are added to `sent`, and then this one, in one round trip. The first error counts: the
+        later statements of the pipeline only report that it was aborted.
         """
         first: psycopg.Error | None = None
-        sent = []
         try:
             async with self.conn.pipeline():
                 try:
@@ -418,7 +430,6 @@ class Branch:
             first = first or error
         if first is not None:
             raise first
-        return sent
 
     async def _noted(self, run: _Run, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]) -> T:
         with self._noting():

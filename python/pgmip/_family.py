@@ -78,9 +78,10 @@ class Settled:
     """Whether the winner is an instance of the call that has settled the family."""
 
     def answer(self, xid: str, request: str) -> Answer:
-        """What the caller who submitted this request is told. Raises Cancelled, Expired or KeyReused."""
+        """What the caller who submitted this request is told. Raises Cancelled, Expired, KeyReused or Unknown."""
         if self.winner.acknowledged:
-            raise Expired(f"the request {xid!r} is committed and acknowledged: its result is gone", xid=xid)
+            gone = f"the request {xid!r} is committed and acknowledged: its result is gone"
+            raise Unknown(gone, xid=xid) if self.own else Expired(gone, xid=xid)  # of which this call has no part
         if self.winner.request is not None and self.winner.request != request:
             raise KeyReused(f"the XID {xid!r} belongs to another request", xid=xid)
         untold = self._untold(xid)
@@ -133,7 +134,7 @@ class Family:
         self._sites = tuple(sites)
         self._isolation = isolation
         self._pools = pools
-        self._asking = Asking(pools, deadline, phase)
+        self._asking = Asking(pools, deadline, phase, self._meet)
         self._deadline = deadline
         self._attempts = attempts
         self._parallel = parallel
@@ -142,9 +143,9 @@ class Family:
         self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
         self._left = set() if left is None else left  # own instances that may be prepared somewhere
+        self._lost = False  # whether one of this operation's may have been, which a site may have forgotten since
         self._freed = False  # whether we have given one up, of whomever
         self._settles = False  # what has been left behind, instead of being submitted
-        self._accepted = False  # whether a site has taken an instance of ours, and so has not expired the request
         self._given_up = False  # whether somebody else has given an attempt of ours up, and goes on
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
@@ -246,7 +247,8 @@ class Family:
                 winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner, adopted=ended.adopts)
-            if isinstance(reason, NotInDoubt) and not (self._ours_in_doubt(mipts) or self._freed):
+            unread = None in mipts.values()
+            if isinstance(reason, NotInDoubt) and not (unread or self._ours_in_doubt(mipts) or self._freed):
                 return None
             if self._settles and said(reason) == OTHER_SITES:
                 await self._free(mipts)  # and let it be: the sites do not know of us meanwhile
@@ -337,7 +339,7 @@ class Family:
             phase.after = after
             attempt = Attempt(
                 Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
-                self._sites, self._pools, phase,
+                self._sites, self._pools, self._asking.within(phase),
                 deadline=self._deadline, parallel=self._parallel,
                 in_doubt=lambda: self._is_in_doubt(xinst), turn=turn, adopt=adopt,
             )  # fmt: skip
@@ -355,11 +357,11 @@ class Family:
                 raise
             await attempt.close()
         self._meet(ended.mipts, *(sibling for word in ended.words for sibling in superseded_by(word)))
-        self._accepted |= attempt.accepted
         self._given_up |= any(is_given_up(word) for word in ended.words)
         self._exposed |= ended.exposed
         if ended.left:
             self._left.add(xinst)
+            self._lost = True
         elif not ended.by_handler:
             self._harmless.add(xinst)
         return settled or ended
@@ -384,15 +386,9 @@ class Family:
         mipts, _ = await self._asking.read(self._sites)
         return mipts
 
-    async def _look(self) -> Mipts:
-        """The same while an attempt is made, after which nobody will ask who was there."""
-        mipts = await self._read()
-        self._meet(mipts)
-        return mipts
-
     async def _is_in_doubt(self, but: int) -> bool:
         """Whether an instance is prepared somewhere, `but` one's own."""
-        return any(entry.xinst != but for entry in in_doubt(await self._look()))
+        return any(entry.xinst != but for entry in in_doubt(await self._read()))
 
     async def _adopt(self, request: str | None, *, repeat: bool, free: bool) -> bool:
         """Whether this request is in doubt, so that it is to be repeated, while all sites know of an instance of ours;
@@ -403,13 +399,13 @@ class Family:
         docs/decisions.md on NothingHappened. What is given up is so only now for the same reason. What is empty does
         not count: it may be of somebody who cancels what has been taken back by now.
         """
-        mipts = await self._look()
+        mipts = await self._read()
         ours = self._ours_in_doubt(mipts)
         if repeat and not any(entry.request == request and entry.result is not None for entry in ours):
             return False
         if free or self._crowded(mipts):
             await self._free(mipts)
-        if self._crowded(mipts) and self._crowded(await self._look()):
+        if self._crowded(mipts) and self._crowded(await self._read()):
             raise _Crowded(f"{_MOST_LEFT} attempts or more are prepared at some of the sites, and cannot be given up")
         return True
 
@@ -422,19 +418,15 @@ class Family:
         need. An instance that one site has refused for ever can be complete nowhere. Whether anything was; or is to
         be, `later`. What is over other sites is left alone: what has not come to ours may have come to all of its own.
         """
-        mipts = over(self._sites, mipts)
+        partial = _partial(over(self._sites, mipts))
         if later:
-            return bool(_partial(mipts))
-        entries = [entry for mipt in mipts.values() for entry in mipt or ()]
-        active = {entry.xinst for entry in entries if entry.state is State.ACTIVE} - self._own
+            return bool(partial)
         freed = False
-        for xinst, missing in _partial(mipts).items():
-            if not await self._give_up(xinst, missing):
-                continue
-            freed = self._freed = True
-            # A coordinator that is alive may try again; of what was left behind it is not, unless it is seen.
-            if xinst in self._own or (self._settles and xinst not in active):
-                self._harmless.add(xinst)
+        for xinst, missing in partial.items():
+            if await self._give_up(xinst, missing):
+                freed = self._freed = True
+                if xinst in self._own:  # of others the coordinator may be alive, and try again
+                    self._harmless.add(xinst)
         return freed
 
     async def _insist_on_giving_up(self) -> SiteDown | None:
@@ -547,13 +539,16 @@ class Family:
         expired = said(reason) == EXPIRED or await self._has_expired()
         if expired is None:
             return Unknown(f"no site says whether the request has expired; {why}", xid=self.xid)
+        if expired and self._lost:
+            return Unknown(f"expired, and an attempt may have been committed before; {why}", xid=self.xid)
         return Expired(why, xid=self.xid) if expired else NothingHappened(why, xid=self.xid)
 
     async def _has_expired(self) -> bool | None:
         """Whether the sites, who know nothing of the request, may have forgotten it; None where they do not say. A
-        single one that takes an instance of it, or has not expired it, would have kept an entry.
+        single one that has not expired it would have kept an entry. Asked after they have been read: that it has let
+        an instance begin says nothing of what it has done, and forgotten, since.
         """
-        if self._alone or self._accepted or xid_time(self.xid) is None:
+        if (self._alone and not self._lost) or xid_time(self.xid) is None:
             return False
         return await self._asking.has_expired(self._sites)
 

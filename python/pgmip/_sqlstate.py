@@ -93,10 +93,15 @@ class SessionEnded(psycopg.OperationalError):
 
 
 def is_given_up(error: BaseException | None) -> bool:
-    """Whether somebody may have given this attempt up, by a site's word: while it was there, or before it came. Of an
-    instance that executes nothing the site ends the session.
+    """Whether somebody may have given this attempt up, by a site's word: while it was there, or before it came, or
+    when it was about to be prepared. Of an instance that executes nothing the site ends the session.
     """
-    return said(error) in (DOOMED, DUPLICATE, "57P01") or isinstance(error, SessionEnded)
+    return said(error) in (DOOMED, DUPLICATE, "57P01") or isinstance(error, SessionEnded) or _has_met_a_change(error)
+
+
+def _has_met_a_change(error: BaseException | None) -> bool:
+    """Whether a sibling, of whom no more is told, has changed its state there meanwhile."""
+    return isinstance(error, psycopg.Error) and (error.diag.schema_name, error.diag.table_name) == ("mip", "mipt")
 
 
 def is_protocol(error: BaseException | None) -> bool:

@@ -253,9 +253,9 @@ class App:
         different sites, all that they have in doubt is settled: what shares a site with a winner has lost and is rolled
         back, and what stands in the way of another gives way. Returned is what became of the one that won.
 
-        Raises Decided, Cancelled or Refused where that could not be told to a site; NothingHappened where this call has
-        undone what others may wait for, and come no further; Unknown where the family could not be settled (also where
-        the handler raises), and of several requests where one is still in doubt, or more than one has won, at sites
+        Raises Decided, Cancelled or Refused where that could not be told to a site; Unknown where the family could not
+        be settled (also where the handler raises, or where this call has given up what others may wait for, and come no
+        further), and of several requests where one is still in doubt, or more than one has won, at sites
         that they do not share; KeyReused where another request has won that shares one of `sites`; ValueError where
         something in doubt has sites that this App does not know, or, before anything has begun, others than `sites`;
         and TypeError for one name in place of `sites`; both for a deadline that cannot be one.

@@ -166,6 +166,11 @@ def prepared(*sites: str) -> Callable[[World, str], Awaitable[None]]:
     return setup
 
 
+async def of_who_fails(world: World, xid: str) -> None:
+    """The handler ends its transaction itself."""
+    await world.prepare("store", xid, transaction="ended_here")
+
+
 async def ahead(world: World, xid: str) -> None:
     """Somebody whose clock is wrong: our first attempt is refused, after it has prepared elsewhere."""
     await world.prepare("store", xid, xinst=2**62)
@@ -759,6 +764,7 @@ SCENARIOS = {
     "settle what is forgotten": Scenario(settle_what_is_forgotten, forgotten, known_as=timeless),
     "acknowledge": Scenario(acknowledge, committed),
     "sweep": Scenario(sweep, prepared("store"), told=False),
+    "sweep in vain": Scenario(sweep, of_who_fails, told=False),
     "the life of an App": Scenario(live, fresh=True, told=False),
     "too old": Scenario(resolve, too_old),
     "refused by the handler": Scenario(unpaid),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,8 +19,15 @@ from pgmip.xinst import new_xinst
 pytestmark = pytest.mark.integration
 
 
-async def ignore(site: str, beside: bool) -> None:
+async def ignore(site: str) -> None:
     pass
+
+
+def ignore_others(xinsts: Sequence[int]) -> None:
+    pass
+
+
+IGNORE: Any = {"on_begun": ignore, "on_beside": ignore_others}
 
 
 def ignore_error(error: psycopg.Error | None) -> None:
@@ -27,11 +36,11 @@ def ignore_error(error: psycopg.Error | None) -> None:
 
 async def branch_of(shop: Shop, xid: str) -> Branch:
     conn = await PooledConnection.connect(shop.clusters["store"].conninfo(), patience=5, ended=ignore_error)
-    return Branch("store", conn, Instance(xid, new_xinst(), ("bank", "store"), "read committed"), ignore)
+    return Branch("store", conn, Instance(xid, new_xinst(), ("bank", "store"), "read committed"), **IGNORE)
 
 
 def branch_over(conn: PooledConnection, xid: str) -> Branch:
-    return Branch("store", conn, Instance(xid, new_xinst(), ("store",), "read committed"), ignore)
+    return Branch("store", conn, Instance(xid, new_xinst(), ("store",), "read committed"), **IGNORE)
 
 
 async def test_prepared(shop: Shop) -> None:
