@@ -247,8 +247,8 @@ class Family:
                 winner = self.decide(mipts)
             if winner is not None:
                 return await self.finish(winner, adopted=ended.adopts)
-            unread = None in mipts.values()
-            if isinstance(reason, NotInDoubt) and not (unread or self._ours_in_doubt(mipts) or self._freed):
+            unknown = None in mipts.values() or live(mipts) - self._own
+            if isinstance(reason, NotInDoubt) and not (unknown or self._ours_in_doubt(mipts) or self._freed):
                 return None
             if self._settles and said(reason) == OTHER_SITES:
                 await self._free(mipts)  # and let it be: the sites do not know of us meanwhile

@@ -32,7 +32,7 @@ from typing import Any, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from . import _sql
+from . import _mipt, _sql
 from ._cancellation import obeyed
 from ._connection import Connection, ObedientConnection, connected, cut_after
 from ._options import check_count, checked_seconds
@@ -42,7 +42,8 @@ from ._sites import at_each_site
 from ._text import described
 from ._twin import AnyApp, inner, portal_of, within
 from .app import Resolution
-from .exceptions import Cancelled, KeyReused, Refused, SubmitError
+from .decision import Entry, State
+from .exceptions import Unknown
 from .logs import failure_fields, quoted_reason
 
 __all__ = ["Event", "EventName", "Sweeper"]
@@ -64,7 +65,7 @@ class EventName(StrEnum):
     REFUSED = "refused"
     """A request is finished: its handler has refused it, and nothing has happened."""
     UNDONE = "undone"
-    """Nothing of a request is left at any site: nobody waits for it. A retransmission runs it, as may who began it."""
+    """Nothing of a request is left, and nothing has happened. A retransmission runs it, as may who has begun it."""
     FAILED = "failed"
     """A request could not be finished; it will be tried again."""
     ACKNOWLEDGED = "acknowledged"
@@ -370,7 +371,8 @@ class Sweeper:
             cancel = self._cancel_unknown_after is not None and age >= self._cancel_unknown_after
             resolution = await self._app.settle(xid, cancel=cancel, deadline=self._deadline(xid))
         except Exception as error:  # whatever one request does, the others have to be attended to
-            return self._tell(Event(await self._name_of_failure(xid, error), xid, error=error))
+            undone = type(error) is Unknown and await self._is_undone(xid)
+            return self._tell(Event(EventName.UNDONE if undone else EventName.FAILED, xid, error=error))
         if resolution is None:
             return None
         return self._tell(Event(_name_of(resolution), xid))
@@ -383,26 +385,8 @@ class Sweeper:
 
     async def _left_for(self, xid: str) -> float | None:
         """For how long a request has been left behind; None where it has been finished, or is being worked on."""
-        told = (await self._ages(xid)).values()
-        answers = [one for one in told if one is not None]  # they may know enough for a decision
-        ages = [age for age, _ in answers if age is not None]
-        return max(ages) if ages and all(left for _, left in answers) else None
 
-    async def _name_of_failure(self, xid: str, error: Exception) -> EventName:
-        if not isinstance(error, SubmitError) or isinstance(error, Cancelled | KeyReused | Refused):
-            return EventName.FAILED
-        try:
-            told = (await self._ages(xid)).values()
-        except Exception:
-            return EventName.FAILED
-        return EventName.UNDONE if all(one is not None and one[0] is None for one in told) else EventName.FAILED
-
-    async def _ages(self, xid: str) -> dict[str, tuple[float | None, bool] | None]:
-        """At each site: for how long the request has been there, None if it is not, and whether all of it has been left
-        behind. None for a site that cannot be asked.
-        """
-
-        async def look(site: str) -> tuple[float | None, bool] | None:
+        async def look(site: str) -> tuple[float | None, bool]:
             async def read(conn: Connection) -> tuple[float | None, bool]:
                 with cut_after(conn, self._app.step_timeout):
                     cursor = await conn.execute(_sql.LEFT, (self._older_than, _sql.PUSH_AFTER, xid))
@@ -412,9 +396,28 @@ class Sweeper:
             try:
                 return await at_site(self._app._pools[site], read)
             except psycopg.Error:
+                return None, True  # the others may know enough for a decision
+
+        answers = (await at_each_site(self._app.sites, look)).values()
+        ages = [age for age, _ in answers if age is not None]
+        return max(ages) if ages and all(left for _, left in answers) else None
+
+    async def _is_undone(self, xid: str) -> bool:
+        """Whether the sites of the request know of nothing but instances that were aborted."""
+
+        async def look(site: str) -> Sequence[Entry] | None:
+            try:
+                return await at_site(
+                    self._app._pools[site], lambda conn: _mipt.instances(conn, self._app.step_timeout, xid)
+                )
+            except Exception:  # as above
                 return None
 
-        return await at_each_site(self._app.sites, look)
+        mipts = await at_each_site(self._app.sites, look)
+        entries = [entry for mipt in mipts.values() for entry in mipt or ()]
+        sites = {site for entry in entries for site in entry.sites or ()} or set(self._app.sites)
+        aborted = all(entry.state is State.ABORTED for entry in entries)
+        return aborted and all(mipts.get(site) is not None for site in sites)
 
     def _tell(self, event: Event) -> Event:
         if event.xid is not None:

@@ -16,7 +16,9 @@ from test_sweeper import Log, eager, in_doubt, prepare_at
 from test_told import fail, nothing, serving, until
 
 from pgmip import App, Refuse, Step, Tx, Unknown, _mipt
+from pgmip._asking import Asking
 from pgmip._branch import Branch
+from pgmip._family import Family
 from pgmip.sweeper import EventName
 from pgmip.xinst import new_xid
 
@@ -129,6 +131,57 @@ async def test_given_up_by_who_settles(server: Server, shop: Shop) -> None:
         await serving(server(), held_up).settle(xid)
     assert in_doubt(shop) == [0, 0]
     shop.assert_never(xid)
+
+
+async def test_at_work_when_it_is_settled(server: Server, shop: Shop) -> None:
+    """Its coordinator has taken back what was in doubt, and makes another attempt."""
+    xid, app = new_xid(), serving(server(), nothing)
+    prepare_at(shop, xid, "store", name="note")
+    begin = f"SELECT mip.begin('{xid}', {2**62}, '{{bank,store}}')"
+    conninfos, working = shop.conninfos(), []
+    for site in ("store", "bank"):
+        working.append(await psycopg.AsyncConnection.connect(conninfos[site]))
+
+    async def go_on(step: Step) -> None:
+        if step.name == "begun" and working[0].info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            roll_back(shop, xid, "store")
+            for one in working:
+                await one.execute(begin)
+
+    app.on_step(go_on)
+    try:
+        with pytest.raises(Unknown, match="a sibling may still be on its way"):
+            await app.settle(xid)
+    finally:
+        for one in working:
+            await one.close()
+    shop.assert_never(xid)
+
+
+@pytest.mark.parametrize("by", ["itself", "another"])
+async def test_committed_is_not_undone(
+    server: Server, shop: Shop, log: Log, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """By a sweeper that does not get to know of it, or by another server, before it looks for what is left."""
+    xid, real = new_xid(), Asking.commit
+    prepare_at(shop, xid, *(("store", "bank") if by == "itself" else ("store",)), name="note")
+
+    async def unheard(self: Asking, *args: Any) -> None:
+        await real(self, *args)
+        raise psycopg.OperationalError("lost")
+
+    async def too_late(self: Family, *args: Any) -> Any:
+        monkeypatch.undo()
+        await serving(server(), nothing).submit("note", BUY, xid=xid)
+        return Unknown("a sibling may still be on its way", xid=xid)
+
+    if by == "itself":
+        monkeypatch.setattr(Asking, "commit", unheard)
+    else:
+        monkeypatch.setattr(Family, "_undecided", too_late)
+    (event,) = await eager(serving(server(), fail), log).sweep()
+    assert event.name is EventName.FAILED
+    assert shop.sql("store", f"SELECT FROM mip.instances('{xid}') WHERE state = 'committed'")
 
 
 # -- its own -----------------------------------------------------------------------------------------------------
