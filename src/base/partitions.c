@@ -9,20 +9,46 @@
  */
 #include "postgres.h"
 
-#include "catalog/partition.h"
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_inherits.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 
 #include "base/partitions.h"
+
+/* InvalidOid: nobody's, any more. */
+static Oid
+parent_of(Oid relid)
+{
+	Relation	inherits = table_open(InheritsRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	Oid			parent = InvalidOid;
+
+	ScanKeyInit(&keys[0], Anum_pg_inherits_inhrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	ScanKeyInit(&keys[1], Anum_pg_inherits_inhseqno, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(1));
+	scan = systable_beginscan(inherits, InheritsRelidSeqnoIndexId, true, NULL, 2, keys);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		parent = ((Form_pg_inherits) GETSTRUCT(tuple))->inhparent;
+	systable_endscan(scan);
+	table_close(inherits, AccessShareLock);
+	return parent;
+}
 
 List *
 mip_partition_ancestors(Oid relid)
 {
 	List	   *ancestors = NIL;
 
-	while (get_rel_relispartition(relid))
-	{
-		relid = get_partition_parent(relid, true);
+	while (get_rel_relispartition(relid) && OidIsValid(relid = parent_of(relid)))
 		ancestors = lappend_oid(ancestors, relid);
-	}
 	return ancestors;
 }

@@ -12,7 +12,8 @@
 
 /*
  * The nearest first; also while somebody detaches it concurrently, who waits for all
- * that have found it attached. The caller has the table locked, or that of the index.
+ * that have found it attached. REINDEX CONCURRENTLY may put another index in the place of
+ * this one meanwhile: it is nobody's then.
  */
 extern List *mip_partition_ancestors(Oid relid);
 

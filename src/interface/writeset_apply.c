@@ -14,6 +14,7 @@
 
 #include "base/preload.h"
 #include "family/current.h"
+#include "tableam/lost_reads.h"
 #include "writeset/apply.h"
 #include "writeset/input.h"
 #include "interface/writes.h"
@@ -28,11 +29,30 @@ check_table(Relation rel)
 		mip_check_written_table(rel);
 }
 
+/* There may be no statement that would note that a read is lost: PL/pgSQL's expressions. */
+static int64
+apply(const MipwSet *set)
+{
+	int64		applied;
+
+	PG_TRY();
+	{
+		applied = mip_apply(set, check_table);
+	}
+	PG_CATCH();
+	{
+		mip_lost_reads_note();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return applied;
+}
+
 Datum
 mip_writeset_apply(PG_FUNCTION_ARGS)
 {
 	mip_require_preload();
 	PreventCommandIfReadOnly("mip.writeset_apply()");
 	PreventCommandIfParallelMode("mip.writeset_apply()");
-	PG_RETURN_INT64(mip_apply(mip_writeset_open(PG_GETARG_BYTEA_PP(0)), check_table));
+	PG_RETURN_INT64(apply(mip_writeset_open(PG_GETARG_BYTEA_PP(0))));
 }

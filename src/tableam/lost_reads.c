@@ -13,17 +13,32 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "utils/memutils.h"
 
 #include "tableam/lost_reads.h"
 
 static bool lost;
 
-/* Other shortages have the same code; they are as rare, and a retry is as right. */
+/* Other shortages have the same code. What a setting is called is not translated. */
+static bool
+is_of_sireads(const ErrorData *error)
+{
+	return error->hint && strstr(error->hint, "max_pred_locks_per_transaction");
+}
+
 void
 mip_lost_reads_note(void)
 {
-	if (geterrcode() == ERRCODE_OUT_OF_MEMORY && IsolationIsSerializable())
-		lost = true;
+	MemoryContext context;
+	ErrorData  *error;
+
+	if (lost || geterrcode() != ERRCODE_OUT_OF_MEMORY || !IsolationIsSerializable())
+		return;
+	context = MemoryContextSwitchTo(CurTransactionContext);
+	error = CopyErrorData();
+	MemoryContextSwitchTo(context);
+	lost = is_of_sireads(error);
+	FreeErrorData(error);
 }
 
 void
@@ -33,7 +48,7 @@ mip_lost_reads_check(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access, as not all that has been read could be noted"),
-				 errdetail("Memory was short for a statement that a savepoint has undone."),
+				 errdetail("There was no room for that in a statement that a savepoint has undone."),
 				 errhint("The transaction might succeed if retried. You might need to increase \"max_pred_locks_per_transaction\".")));
 }
 

@@ -17,7 +17,6 @@
 #include "writeset/describe.h"
 #include "writeset/format.h"
 #include "writeset/keys.h"
-#include "writeset/rights.h"
 #include "writeset/values.h"
 
 struct MipBuild
@@ -65,7 +64,6 @@ mip_build_table(MipBuild *build, Relation rel)
 {
 	MipBuildTable *table = palloc0(sizeof(MipBuildTable));
 
-	mip_check_may_read(rel);
 	table->table = mip_describe(rel);
 	table->keys = mip_keys_open(rel, table->table);
 	return table;

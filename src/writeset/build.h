@@ -23,8 +23,8 @@ typedef struct MipBuildTable MipBuildTable;
 extern MipBuild *mip_build_begin(int64 after, int64 max_bytes);
 
 /*
- * A table, which the caller keeps open until the end; each once. 42501 if the current
- * user may not read it.
+ * A table, which the caller keeps open until the end; each once. That the current user
+ * may read it, he has checked.
  */
 extern MipBuildTable *mip_build_table(MipBuild *build, Relation rel);
 

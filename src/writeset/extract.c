@@ -38,6 +38,7 @@
 #include "writeset/build.h"
 #include "writeset/extract.h"
 #include "writeset/pending.h"
+#include "writeset/rights.h"
 #include "writeset/unwaited.h"
 
 #define READ_AT_A_TIME	256
@@ -187,6 +188,7 @@ open_source(Extraction *extraction, Source *source)
 		mip_refuse_switched(source->relid);
 	if (!extraction->own)
 		mip_lock_behind_or_refuse(rel);
+	mip_check_may_read(rel, true);
 	source->table = mip_build_table(extraction->build, rel);
 	source->filenumber = mip_filenumber(&rel->MIP_RD_LOCATOR);
 	source->keys = mip_capture_keys(rel);

@@ -224,10 +224,12 @@ referenced_index(Oid constraint)
 static bool
 lock_index(Oid index)
 {
-	Oid			topmost = topmost_index(index);
+	Oid			topmost;
 
-	return ConditionalLockRelationOid(index, AccessShareLock) &&
-		(topmost == index || ConditionalLockRelationOid(topmost, AccessShareLock));
+	if (!ConditionalLockRelationOid(index, AccessShareLock))
+		return false;
+	topmost = topmost_index(index);
+	return topmost == index || ConditionalLockRelationOid(topmost, AccessShareLock);
 }
 
 Oid

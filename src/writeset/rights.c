@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "catalog/objectaddress.h"
+#include "catalog/partition.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/rls.h"
@@ -29,11 +30,14 @@ may_read(Oid relid)
 
 /* Who may read a partitioned table may read its partitions. */
 static bool
-may_read_through_parent(Relation rel)
+may_read_through_parent(Relation rel, bool changes)
 {
+	Oid			relid = RelationGetRelid(rel);
 	ListCell   *lc;
 
-	foreach(lc, mip_partition_ancestors(RelationGetRelid(rel)))
+	if (!rel->rd_rel->relispartition)
+		return false;
+	foreach(lc, changes ? mip_partition_ancestors(relid) : get_partition_ancestors(relid))
 	{
 		if (may_read(lfirst_oid(lc)))
 			return true;
@@ -42,11 +46,11 @@ may_read_through_parent(Relation rel)
 }
 
 void
-mip_check_may_read(Relation rel)
+mip_check_may_read(Relation rel, bool changes)
 {
 	Oid			relid = RelationGetRelid(rel);
 
-	if (may_read(relid) || may_read_through_parent(rel))
+	if (may_read(relid) || may_read_through_parent(rel, changes))
 		return;
 	if (!may_select(relid))
 		aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(rel->rd_rel->relkind),

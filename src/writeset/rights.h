@@ -12,8 +12,9 @@
 
 /*
  * May the current user have the values of this table's rows? 42501 if not. Not if row
- * security applies to him: what is read is not only what he would see.
+ * security applies to him: what is read is not only what he would see. `changes`: those of
+ * a transaction, which may have come through a table from which it is being detached.
  */
-extern void mip_check_may_read(Relation rel);
+extern void mip_check_may_read(Relation rel, bool changes);
 
 #endif							/* MIP_WRITESET_RIGHTS_H */

@@ -18,6 +18,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "tableam/lost_reads.h"
 #include "writeset/build.h"
 #include "writeset/describe.h"
 #include "writeset/rights.h"
@@ -79,7 +80,7 @@ visit_one(Oid relid, const Visitor *visitor)
 }
 
 static void
-visit(Oid relid, const Visitor *visitor)
+visit_all(Oid relid, const Visitor *visitor)
 {
 	ListCell   *lc;
 
@@ -90,6 +91,22 @@ visit(Oid relid, const Visitor *visitor)
 	}
 	foreach(lc, find_all_inheritors(relid, AccessShareLock, NULL))
 		visit_one(lfirst_oid(lc), visitor);
+}
+
+/* There may be no statement that would note that a read is lost: PL/pgSQL's expressions. */
+static void
+visit(Oid relid, const Visitor *visitor)
+{
+	PG_TRY();
+	{
+		visit_all(relid, visitor);
+	}
+	PG_CATCH();
+	{
+		mip_lost_reads_note();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 /* ---- as insertions ---- */
@@ -122,6 +139,7 @@ begin_table(Copy *copy)
 {
 	MemoryContext old = MemoryContextSwitchTo(copy->part);
 
+	mip_check_may_read(copy->rel, false);
 	copy->table = mip_build_table(copy->build, copy->rel);
 	MemoryContextSwitchTo(old);
 }
@@ -232,7 +250,7 @@ checksum_begin(Relation rel, void *arg)
 	const MipwRelation *relation;
 	const Sum	seed = {1, 2};
 
-	mip_check_may_read(rel);
+	mip_check_may_read(rel, false);
 	checksum->table = mip_describe(rel);
 	relation = &checksum->table->relation;
 	checksum->seeds = palloc(sizeof(Sum) * relation->ncolumns + 1);

@@ -32,7 +32,10 @@ typedef struct MipwCodec
 /* What domains, arrays, and ranges are made of */
 extern Oid	mip_innermost_type(Oid type);
 
-/* A type's name in a writeset, the same with every major version of PostgreSQL */
+/*
+ * A type's name in a writeset. Of built-in types it is the same with every major version
+ * of PostgreSQL; others are quoted where their name, or schema, has become a keyword.
+ */
 extern char *mip_type_name(Oid type);
 
 extern void mip_codec_init(MipwCodec *codec, Oid type);

@@ -432,8 +432,13 @@ for my $reach ('site', 'everywhere')
 	set_everywhere(a => $reach);
 	read_in_vain($_)
 	  for 'SELECT v FROM h WHERE k = 1', 'COPY h TO STDOUT',
-	  'DO $$ BEGIN PERFORM v FROM h WHERE k = 1; EXCEPTION WHEN out_of_memory THEN END $$';
+	  'DO $$ BEGIN PERFORM v FROM h WHERE k = 1; EXCEPTION WHEN out_of_memory THEN END $$',
+	  q[DO $$ DECLARE x text; BEGIN x := mip.relation_checksum('h'); EXCEPTION WHEN out_of_memory THEN END $$];
 }
+my $short = begin('a', 'short');
+$short->sql(q[DO $$ BEGIN RAISE out_of_memory; EXCEPTION WHEN out_of_memory THEN END $$]);
+$short->sql('COMMIT');
+pass('what was short for other things is no matter');
 my $again = begin('a', 'again');
 $again->sql('SELECT v FROM s WHERE k = 200');
 $again->sql('UPDATE s SET v = 1 WHERE k = 201');
