@@ -52,3 +52,13 @@ mip_partition_ancestors(Oid relid)
 		ancestors = lappend_oid(ancestors, relid);
 	return ancestors;
 }
+
+Oid
+mip_partition_topmost(Oid relid)
+{
+	List	   *ancestors = mip_partition_ancestors(relid);
+	Oid			result = ancestors ? llast_oid(ancestors) : relid;
+
+	list_free(ancestors);
+	return result;
+}

@@ -17,4 +17,7 @@
  */
 extern List *mip_partition_ancestors(Oid relid);
 
+/* The farthest of them; itself if there is none. */
+extern Oid	mip_partition_topmost(Oid relid);
+
 #endif							/* MIP_PARTITIONS_H */

@@ -92,25 +92,13 @@ is_key(Oid index)
 	return result;
 }
 
-/* Of what it is a partition of, table or index; InvalidOid: of nothing. */
-static Oid
-topmost(Oid relid)
-{
-	List	   *ancestors = mip_partition_ancestors(relid);
-	Oid			result = ancestors ? llast_oid(ancestors) : InvalidOid;
-
-	list_free(ancestors);
-	return result;
-}
-
 static void
 add_key(MipPlaceKeys *keys, Oid index)
 {
 	MipPlaceKey *key = &keys->keys[keys->n++];
-	Oid			above = topmost(index);
 
 	key->index = index;
-	key->topmost = OidIsValid(above) ? above : index;
+	key->topmost = mip_partition_topmost(index);
 }
 
 MipPlaceKeys *
@@ -121,7 +109,8 @@ mip_capture_keys(Relation rel)
 								list_length(indexes) * sizeof(MipPlaceKey));
 	ListCell   *lc;
 
-	keys->topmost = topmost(RelationGetRelid(rel));
+	keys->topmost = rel->rd_rel->relispartition ?
+		mip_partition_topmost(RelationGetRelid(rel)) : InvalidOid;
 	keys->n = 0;
 	foreach(lc, indexes)
 	{

@@ -48,7 +48,6 @@ typedef struct MipwKeyDef
 	bool		reference;		/* a foreign key */
 	bool		hashed;			/* else the relation's key stands for it */
 	uint8		unhashed_mode;	/* of references: how */
-	bool		identity;
 	bool		names_row;		/* the identity, or the primary key */
 	bool		nulls;			/* nulls are equal */
 	bool		computed;		/* has expressions or a predicate */
@@ -124,19 +123,11 @@ relation_hash(Oid relid)
 	return add_name(hash, get_rel_name(relid));
 }
 
-static Oid
-topmost_index(Oid index)
-{
-	List	   *ancestors = mip_partition_ancestors(index);
-
-	return ancestors ? llast_oid(ancestors) : index;
-}
-
 /* Seed, and the relation's key, of keys of this unique index. */
 static void
 name_key(MipwKeyDef *def, Oid indexid)
 {
-	Relation	index = index_open(topmost_index(indexid), AccessShareLock);
+	Relation	index = index_open(mip_partition_topmost(indexid), AccessShareLock);
 	Form_pg_index form = index->rd_index;
 
 	def->relation = relation_hash(form->indrelid);
@@ -172,19 +163,19 @@ static void
 add_index(MipwKeys *keys, Relation index)
 {
 	MipwKeyDef *def = &keys->defs[keys->ndefs++];
+	bool		identity = RelationGetRelid(index) == keys->table->index;
 
 	memset(def, 0, sizeof(MipwKeyDef));
 	name_key(def, RelationGetRelid(index));
 	init_hashers(def, index);
 	def->unhashed_mode = MIPW_K;
-	def->identity = RelationGetRelid(index) == keys->table->index;
-	def->names_row = def->identity || index->rd_index->indisprimary;
+	def->names_row = identity || index->rd_index->indisprimary;
 	def->nulls = index->rd_index->indnullsnotdistinct;
 	def->info = BuildIndexInfo(index);
 	def->computed = def->info->ii_Expressions != NIL || def->info->ii_Predicate != NIL;
 	if (def->info->ii_Predicate != NIL)
 		def->predicate = ExecPrepareQual(def->info->ii_Predicate, keys->estate);
-	keys->has_identity |= def->identity;
+	keys->has_identity |= identity;
 }
 
 static void
@@ -228,7 +219,7 @@ lock_index(Oid index)
 
 	if (!ConditionalLockRelationOid(index, AccessShareLock))
 		return false;
-	topmost = topmost_index(index);
+	topmost = mip_partition_topmost(index);
 	return topmost == index || ConditionalLockRelationOid(topmost, AccessShareLock);
 }
 
