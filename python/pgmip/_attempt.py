@@ -16,7 +16,6 @@ from ._asking import Asking
 from ._branch import Branch, Instance, Interrupted, Lost, NotPrepared, Prepared, Vote
 from ._cancellation import ended, uninterrupted
 from ._connection import Connection, PooledConnection, cut
-from ._deadline import Deadline
 from ._json import parse
 from ._pool import Pool
 from ._sites import at_each_site
@@ -65,8 +64,8 @@ class Attempt:
     """Runs one instance up to its prepared state. To be closed, whatever happened."""
 
     def __init__(
-        self, instance: Instance, order: Sequence[str], pools: Mapping[str, Pool], asking: Asking, *,
-        deadline: Deadline, parallel: bool, in_doubt: Callable[[], Awaitable[bool]], turn: float,
+        self, instance: Instance, order: Sequence[str], asking: Asking, *, parallel: bool,
+        in_doubt: Callable[[], Awaitable[bool]], turn: float,
         adopt: Callable[[], Awaitable[bool]] | None,
     ) -> None:  # fmt: skip
         """`order`: the sites in the order in which to prepare them where not in parallel. `in_doubt`: whether a sibling
@@ -76,10 +75,10 @@ class Attempt:
         """
         self._instance = instance
         self._order = order
-        self._pools = pools
         self._asking = asking
+        self._pools = asking.pools
+        self._deadline = asking.deadline
         self.phase = asking.phase
-        self._deadline = deadline
         self._parallel = parallel
         self._in_doubt = in_doubt
         self._turn = turn
@@ -243,8 +242,8 @@ class Attempt:
         except ProtocolViolation:
             return False  # for who is asked when this attempt has ended
 
-    def _interrupt(self, limit: asyncio.Timeout) -> None:
-        limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time()))
+    def _interrupt(self, limit: asyncio.Timeout, seconds: float = 0.0) -> None:
+        limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time() + seconds))
 
     @contextlib.asynccontextmanager
     async def _insisting(self) -> AsyncIterator[None]:
@@ -307,7 +306,7 @@ class Attempt:
                 return conn
             if await self._in_doubt():
                 conn = await pool.take_in_doubt()
-                limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time() + self._turn))
+                self._interrupt(limit, self._turn)
                 return conn
             patience *= 2
 

@@ -339,8 +339,7 @@ class Family:
             phase.after = after
             attempt = Attempt(
                 Instance(self.xid, xinst, tuple(sorted(self._sites)), self._isolation),
-                self._sites, self._pools, self._asking.within(phase),
-                deadline=self._deadline, parallel=self._parallel,
+                self._sites, self._asking.within(phase), parallel=self._parallel,
                 in_doubt=lambda: self._is_in_doubt(xinst), turn=turn, adopt=adopt,
             )  # fmt: skip
             settled = None

@@ -101,7 +101,7 @@ def is_given_up(error: BaseException | None) -> bool:
 
 def _has_met_a_change(error: BaseException | None) -> bool:
     """Whether a sibling, of whom no more is told, has changed its state there meanwhile."""
-    return isinstance(error, psycopg.Error) and (error.diag.schema_name, error.diag.table_name) == ("mip", "mipt")
+    return _is_about("mipt", error)
 
 
 def is_protocol(error: BaseException | None) -> bool:
@@ -135,7 +135,12 @@ def may_be_held_up(error: BaseException | None) -> bool:
 
 def awaits_decision(error: BaseException | None) -> bool:
     """Whether the error comes again until somebody else's request, which is in doubt, is decided."""
-    return isinstance(error, psycopg.Error) and (error.diag.schema_name, error.diag.table_name) == ("mip", "in_doubt")
+    return _is_about("in_doubt", error)
+
+
+def _is_about(relation: str, error: BaseException | None) -> bool:
+    """Whether the error names this relation of the extension's, as its own ones do that have another's SQLSTATE."""
+    return isinstance(error, psycopg.Error) and (error.diag.schema_name, error.diag.table_name) == ("mip", relation)
 
 
 def is_definite(error: BaseException, conn: psycopg.AsyncConnection[Any]) -> bool:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
-from pgmip import App, Refuse, Step, Tx
+from pgmip import App, Refuse, Step, Tx, Unknown
 from pgmip.sweeper import Sweeper
 from pgmip.testing import Cluster
 
@@ -158,6 +159,13 @@ def give_up_at(app: App, step_name: str, xid: str | None = None) -> None:
 
     app.parallel = False
     app.on_step(give_up)
+
+
+async def leave_at(app: App, step_name: str, xid: str) -> None:
+    """Submit, and give up at a step."""
+    give_up_at(app, step_name, xid)
+    with pytest.raises(Unknown):
+        await app.submit("buy", BUY, xid=xid)
 
 
 def pausing(app: App, name: str) -> tuple[asyncio.Event, asyncio.Event]:

@@ -9,8 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from shop import BUY, Shop, give_up_at, pausing
-from test_settle import leave_at
+from shop import BUY, Shop, give_up_at, leave_at, pausing
 from test_sweeper import prepare_at
 
 import pgmip.sync

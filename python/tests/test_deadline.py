@@ -10,8 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from proxy import Proxy
-from shop import BUY, ORDER, PAYMENT, Shop
-from test_settle import leave_at
+from shop import BUY, ORDER, PAYMENT, Shop, leave_at
 
 from pgmip import App, Decided, NothingHappened, Step, SubmitError, Tx, Unknown, _circuit
 from pgmip._deadline import OVERTIME, Deadline

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shop import Shop
-from test_settle import BUY, leave_at
+from shop import BUY, Shop, leave_at
 
 from pgmip import App, Cancelled, KeyReused, NothingHappened, ProtocolViolation, Tx, Unknown
 from pgmip.logs import FIELDS, JsonFormatter, Logs

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from shop import BUY, ORDER, PAYMENT, Shop
-from test_settle import a_month_later, leave_at
+from shop import BUY, ORDER, PAYMENT, Shop, leave_at
+from test_settle import a_month_later
 
 from pgmip import App, Expired, NothingHappened, SubmitError, Tx, Unknown
 from pgmip.xinst import new_xid

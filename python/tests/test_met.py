@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from proxy import Fault, Mode, Proxy
 from shop import BUY, ORDER, PAYMENT, RIVAL, Shop
-from test_sweeper import Log, eager, in_doubt, prepare_at
+from test_sweeper import eager, in_doubt, prepare_at
 from test_told import fail, nothing, serving, until
 
 from pgmip import App, Refuse, Step, Tx, Unknown, _mipt
@@ -25,11 +25,6 @@ from pgmip.xinst import new_xid
 pytestmark = pytest.mark.integration
 
 Server = Callable[..., App]
-
-
-@pytest.fixture
-async def log() -> Log:
-    return Log()
 
 
 def roll_back(shop: Shop, xid: str, site: str) -> None:
@@ -160,7 +155,7 @@ async def test_at_work_when_it_is_settled(server: Server, shop: Shop) -> None:
 
 @pytest.mark.parametrize("by", ["itself", "another"])
 async def test_committed_is_not_undone(
-    server: Server, shop: Shop, log: Log, monkeypatch: pytest.MonkeyPatch, by: str
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """By a sweeper that does not get to know of it, or by another server, before it looks for what is left."""
     xid, real = new_xid(), Asking.commit
@@ -179,7 +174,7 @@ async def test_committed_is_not_undone(
         monkeypatch.setattr(Asking, "commit", unheard)
     else:
         monkeypatch.setattr(Family, "_undecided", too_late)
-    (event,) = await eager(serving(server(), fail), log).sweep()
+    (event,) = await eager(serving(server(), fail)).sweep()
     assert event.name is EventName.FAILED
     assert shop.sql("store", f"SELECT FROM mip.instances('{xid}') WHERE state = 'committed'")
 
@@ -266,7 +261,7 @@ async def test_refused_because_of_what_is_retried(server: Server, shop: Shop) ->
 
 
 @pytest.mark.parametrize("how", ["settle", "sweep"])
-async def test_what_is_in_doubt_cannot_be_read(server: Server, shop: Shop, log: Log, how: str) -> None:
+async def test_what_is_in_doubt_cannot_be_read(server: Server, shop: Shop, how: str) -> None:
     """It is not told that nothing is."""
     xid = new_xid()
     prepare_at(shop, xid, "store", name="note")
@@ -282,7 +277,7 @@ async def test_what_is_in_doubt_cannot_be_read(server: Server, shop: Shop, log: 
             with pytest.raises(Unknown):
                 await app.settle(xid)
         else:
-            assert [event.name for event in await eager(app, log).sweep()] == [EventName.FAILED]
+            assert [event.name for event in await eager(app).sweep()] == [EventName.FAILED]
     assert in_doubt(shop) == [1, 0]
     shop.assert_once(xid, await serving(server(), nothing).submit("note", BUY, xid=xid))
 

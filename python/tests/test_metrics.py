@@ -14,10 +14,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from shop import Shop
+from shop import BUY, Shop, leave_at
 from starlette.applications import Starlette
 from starlette.routing import Route
-from test_settle import BUY, leave_at
 from test_submit import prepare_by_hand
 
 import pgmip.http

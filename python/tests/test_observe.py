@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
-from shop import Shop
-from test_settle import BUY, leave_at
+from shop import BUY, Shop, leave_at
 from test_submit import prepare_by_hand
 
 from pgmip import App, Cancelled, KeyReused, NothingHappened, ProtocolViolation, Step, Unknown

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from forked import in_a_child, refusal
 from proxy import Fault, Mode, Proxy
-from shop import SCHEMA, Shop, give_up_at, make_app
-from test_sweeper import leave, prepare_at
+from shop import SCHEMA, Shop, give_up_at, leave_at, make_app
+from test_sweeper import prepare_at
 
 from pgmip import App, Decided, NothingHappened, Resolution, SiteDown, Step, SubmitError, Tx, Unknown, _mipt, _pool
 from pgmip._branch import Branch
@@ -62,7 +62,7 @@ async def wait_for_rows(shop: Shop, number: int) -> None:
 
 async def test_a_request_in_doubt_does_not_wait_behind_those_that_wait_for_it(server: Server, shop: Shop) -> None:
     xid = new_xid()
-    await leave(server(), xid)
+    await leave_at(server(), "prepared-first-site", xid)
     app = server(pool_size=2)
     others = [asyncio.create_task(app.submit("buy", BUY, deadline=600)) for _ in range(3)]
     await wait_for_rows(shop, 2)
@@ -73,7 +73,7 @@ async def test_a_request_in_doubt_does_not_wait_behind_those_that_wait_for_it(se
 
 async def test_requests_in_doubt_take_turns(server: Server, shop: Shop) -> None:
     xid, *others = (new_xid() for _ in range(_pool._IN_DOUBT + 1))
-    await leave(server(), xid)
+    await leave_at(server(), "prepared-first-site", xid)
     for other in others:
         prepare_at(shop, other, "store")  # without the row; the retransmission needs it
     app = server(pool_size=1)

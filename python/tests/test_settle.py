@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from shop import Shop, give_up_at
+from shop import BUY, Shop, leave_at
 
 from pgmip import (
     App,
@@ -30,15 +30,7 @@ from pgmip.xinst import new_xid, xid_time
 pytestmark = pytest.mark.integration
 
 Server = Callable[..., App]
-BUY = {"item": 1, "qty": 2}
 CANCELLED = Resolution(cancelled=True, result=None)
-
-
-async def leave_at(app: App, step_name: str, xid: str) -> None:
-    """Submit, and give up at a step, as a server that dies there."""
-    give_up_at(app, step_name)
-    with pytest.raises(Unknown):
-        await app.submit("buy", BUY, xid=xid)
 
 
 @pytest.mark.parametrize("step_name", ["prepared-first-site", "prepared-all", "committed-first-site"])

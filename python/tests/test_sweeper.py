@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.types.string import TextLoader
-from shop import BUY, Shop, give_up_at, kill_server_at, make_app
+from shop import BUY, Shop, kill_server_at, leave_at, make_app
 
-from pgmip import App, Cancelled, Expired, Step, Tx, Unknown, sweeper
+from pgmip import App, Cancelled, Expired, Step, Tx, sweeper
 from pgmip._json import canonical
 from pgmip.sweeper import Event, EventName, Sweeper
 from pgmip.xinst import new_xid
@@ -74,13 +74,6 @@ def prepare_at(shop: Shop, xid: str, *sites: str, name: str = "buy", xinst: int 
         )
 
 
-async def leave(app: App, xid: str, step_name: str = "prepared-first-site") -> None:
-    """Submit, and give up at a step, as a server that dies there."""
-    give_up_at(app, step_name, xid)
-    with pytest.raises(Unknown):
-        await app.submit("buy", BUY, xid=xid)
-
-
 def eager(app: App, log: Log | None = None, **parameters: Any) -> Sweeper:
     """A sweeper that takes everything for old, and does not wait."""
     known = {"older_than": 0, "interval": 0.1, "jitter": 0, "acknowledge_every": None}
@@ -135,7 +128,7 @@ async def test_two_sweepers_at_once(server: Server, shop: Shop) -> None:
     for xid in told:
         shop.sql("bank", f"SELECT mip.commit('{xid}', 1)")
     with_locks = new_xid()
-    await leave(server(), with_locks)
+    await leave_at(server(), "prepared-first-site", with_locks)
     logs = [Log(), Log()]
     async with eager(server(), logs[0]), eager(server(), logs[1], interval=0.13):
         await nothing_in_doubt(shop)
@@ -161,7 +154,7 @@ async def test_a_sweeper_is_killed(server: Server, shop: Shop, step_name: str) -
 
 async def test_what_is_young_is_left_alone(server: Server, shop: Shop, log: Log) -> None:
     xid = new_xid()
-    await leave(server(), xid)
+    await leave_at(server(), "prepared-first-site", xid)
     assert await eager(server(), log, older_than=3600).sweep() == []
     assert await eager(server(), log, older_than=None).sweep() == [], "mip.push_after"
     assert in_doubt(shop) == [1, 0]
@@ -233,7 +226,7 @@ async def test_a_notification_is_enough(server: Server, shop: Shop, log: Log) ->
     async with eager(server(), log, interval=3600):
         await log.has(EventName.LISTENING, times=2)
         xid = new_xid()
-        await leave(server(), xid)
+        await leave_at(server(), "prepared-first-site", xid)
         shop.sql("store", "NOTIFY mip_in_doubt")
         await log.has(EventName.COMMITTED, xid)
     shop.assert_clean()
@@ -260,7 +253,7 @@ async def test_without_notifications_it_looks_by_itself(server: Server, shop: Sh
     async with eager(server(), log, interval=0.1):
         await log.has(EventName.LISTENING, times=2)
         xid = new_xid()
-        await leave(server(), xid)
+        await leave_at(server(), "prepared-first-site", xid)
         await log.has(EventName.COMMITTED, xid)
     shop.assert_clean()
 
@@ -324,7 +317,7 @@ async def test_a_request_that_fails_is_tried_again_later(
     prepare_at(shop, xid, "store", name="moody")
     async with sweeping:
         await log.has(EventName.FAILED, xid)
-        await leave(server(), other)
+        await leave_at(server(), "prepared-first-site", other)
         await log.has(EventName.COMMITTED, other)  # one in trouble is in nobody's way
         before = len(looks)
         async with asyncio.timeout(PATIENCE):
@@ -473,7 +466,7 @@ def odd_texts() -> Iterator[None]:
 async def test_a_loader_that_raises(server: Server, shop: Shop, log: Log, how: str) -> None:
     """What a site says cannot be read, then: that ends no sweeper, and is over when it is."""
     xid = new_xid()
-    await leave(server(), xid)
+    await leave_at(server(), "prepared-first-site", xid)
     if how == "sweep":
         with odd_texts():
             events = await Sweeper(server(), older_than=0).sweep()
