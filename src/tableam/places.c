@@ -62,11 +62,13 @@ typedef struct Ordinal
 struct MipPlaces
 {
 	MemoryContext memory;
-	ResourceOwner owner;		/* of the temporary file */
+	ResourceOwner owner;		/* of the temporary file; NULL: there is none
+								 * yet */
 	ChangedFile *files;
 	int			nfiles;
 	int			files_room;
-	HTAB	   *ordinals;		/* of files; NULL: nothing is appended */
+	HTAB	   *ordinals;		/* of files; NULL: they are few, or nothing is
+								 * appended */
 	int			last_file;		/* likely to be the next one's */
 	int64		count;
 	int64		number;			/* given last */
@@ -90,16 +92,18 @@ struct MipPlaces
 
 #define NOTHING_DUE PG_INT64_MAX
 
+/* So many need no hash table: most transactions change no more. */
+#define FEW_FILES	8
+
 /* In TopTransactionContext. */
 static MipPlaces *current;
 
 static MipPlaces *
-create(MemoryContext memory, ResourceOwner owner)
+create(MemoryContext memory)
 {
 	MipPlaces  *places = MemoryContextAllocZero(memory, sizeof(MipPlaces));
 
 	places->memory = memory;
-	places->owner = owner;
 	places->renumber = NOTHING_DUE;
 	return places;
 }
@@ -107,18 +111,17 @@ create(MemoryContext memory, ResourceOwner owner)
 MipPlaces *
 mip_places_create(void)
 {
-	return create(CurrentMemoryContext, CurrentResourceOwner);
+	MipPlaces  *places = create(CurrentMemoryContext);
+
+	places->owner = CurrentResourceOwner;
+	return places;
 }
 
 MipPlaces *
 mip_places_mine(void)
 {
 	if (current == NULL)
-	{
-		ResourceOwner owner = ResourceOwnerCreate(TopTransactionResourceOwner, "pg_mip captured changes");
-
-		current = create(TopTransactionContext, owner);
-	}
+		current = create(TopTransactionContext);
 	return current;
 }
 
@@ -200,17 +203,30 @@ mip_places_add_file(MipPlaces *places, MipPlaceFile file)
 	places->files[places->nfiles++].keys = NULL;
 }
 
-static HTAB *
-create_ordinals(MemoryContext memory)
+static void
+set_ordinal(HTAB *ordinals, MipPlaceFile file, int ordinal)
+{
+	Ordinal    *entry = hash_search(ordinals, &file, HASH_ENTER, NULL);
+
+	entry->ordinal = ordinal;
+}
+
+/* Of all that are there: it is not to be relied on before. */
+static void
+create_ordinals(MipPlaces *places)
 {
 	HASHCTL		ctl = {
 		.keysize = sizeof(MipPlaceFile),
 		.entrysize = sizeof(Ordinal),
-		.hcxt = memory,
+		.hcxt = places->memory,
 	};
+	HTAB	   *ordinals = hash_create("pg_mip captured tables", 64, &ctl,
+									   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
-	return hash_create("pg_mip captured tables", 64, &ctl,
-					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	for (int i = 0; i < places->nfiles; i++)
+		if (!places->files[i].emptied)
+			set_ordinal(ordinals, places->files[i].file, i);
+	places->ordinals = ordinals;
 }
 
 static bool
@@ -220,23 +236,54 @@ same_file(MipPlaceFile a, MipPlaceFile b)
 }
 
 static int
-ordinal_of(MipPlaces *places, MipPlaceFile file)
+find_in_array(const MipPlaces *places, MipPlaceFile file)
+{
+	for (int i = 0; i < places->nfiles; i++)
+		if (same_file(places->files[i].file, file) && !places->files[i].emptied)
+			return i;
+	return -1;
+}
+
+/* Of the file, unless it has been emptied since; or -1 */
+static int
+find_ordinal(const MipPlaces *places, MipPlaceFile file)
 {
 	Ordinal    *entry;
+
+	if (places->ordinals == NULL)
+		return find_in_array(places, file);
+	entry = hash_search(places->ordinals, &file, HASH_FIND, NULL);
+	return entry ? entry->ordinal : -1;
+}
+
+static int
+add_ordinal(MipPlaces *places, MipPlaceFile file)
+{
+	if (places->nfiles >= FEW_FILES && places->ordinals == NULL)
+		create_ordinals(places);
+	mip_places_add_file(places, file);
+	if (places->ordinals)
+		set_ordinal(places->ordinals, file, places->nfiles - 1);
+	return places->nfiles - 1;
+}
+
+static int
+ordinal_of(MipPlaces *places, MipPlaceFile file)
+{
+	int			ordinal;
 
 	if (places->nfiles > 0 && same_file(places->files[places->last_file].file, file) &&
 		!places->files[places->last_file].emptied)
 		return places->last_file;
-	if (places->ordinals == NULL)
-		places->ordinals = create_ordinals(places->memory);
-	entry = hash_search(places->ordinals, &file, HASH_FIND, NULL);
-	if (entry == NULL)
-	{
-		mip_places_add_file(places, file);
-		entry = hash_search(places->ordinals, &file, HASH_ENTER, NULL);
-		entry->ordinal = places->nfiles - 1;
-	}
-	return places->last_file = entry->ordinal;
+	ordinal = find_ordinal(places, file);
+	return places->last_file = ordinal >= 0 ? ordinal : add_ordinal(places, file);
+}
+
+static void
+forget_ordinal(MipPlaces *places, MipPlaceFile file)
+{
+	if (places->ordinals)
+		(void) hash_search(places->ordinals, &file, HASH_REMOVE, NULL);
 }
 
 /*
@@ -246,15 +293,12 @@ ordinal_of(MipPlaces *places, MipPlaceFile file)
 void
 mip_places_empty(MipPlaceFile file)
 {
-	MipPlaces  *places = current;
-	Ordinal    *entry = NULL;
+	int			ordinal = current ? find_ordinal(current, file) : -1;
 
-	if (places && places->ordinals)
-		entry = hash_search(places->ordinals, &file, HASH_FIND, NULL);
-	if (entry == NULL)
+	if (ordinal < 0)
 		return;
-	places->files[entry->ordinal].emptied = true;
-	(void) hash_search(places->ordinals, &file, HASH_REMOVE, NULL);
+	current->files[ordinal].emptied = true;
+	forget_ordinal(current, file);
 }
 
 void
@@ -274,7 +318,7 @@ forget_files(MipPlaces *places, int left)
 	{
 		ChangedFile *file = &places->files[--places->nfiles];
 
-		(void) hash_search(places->ordinals, &file->file, HASH_REMOVE, NULL);
+		forget_ordinal(places, file->file);
 		if (file->keys)
 			pfree(file->keys);
 	}
@@ -285,12 +329,14 @@ forget_files(MipPlaces *places, int left)
 
 /* It lives as long as the transaction, whichever subtransaction makes it. */
 static BufFile *
-create_spill(const MipPlaces *places)
+create_spill(MipPlaces *places)
 {
 	MemoryContext old = MemoryContextSwitchTo(places->memory);
 	ResourceOwner owner = CurrentResourceOwner;
 	BufFile    *file;
 
+	if (places->owner == NULL)
+		places->owner = ResourceOwnerCreate(TopTransactionResourceOwner, "pg_mip captured changes");
 	CurrentResourceOwner = places->owner;
 	file = BufFileCreateTemp(false);
 	CurrentResourceOwner = owner;
@@ -607,7 +653,7 @@ drop_file(ResourceOwner owner)
 void
 mip_places_at_eoxact(bool commit)
 {
-	if (current && commit)
+	if (commit && current && current->owner)
 		drop_file(current->owner);
 	current = NULL;
 }

@@ -254,6 +254,48 @@ INSERT INTO fresh VALUES (2);
 SELECT op, relation, "row" FROM mip.writeset_changes(mip.writeset()) WHERE relation = 'c.fresh';
 ROLLBACK;
 
+-- many tables, which are looked up in another way; one of them has been emptied by a writeset
+CREATE TABLE many (id int, v int) PARTITION BY RANGE (id);
+SELECT format('CREATE TABLE many_%s PARTITION OF many FOR VALUES FROM (%s) TO (%s)', i, i * 10, i * 10 + 10)
+	FROM generate_series(0, 12) i
+\gexec
+CREATE TABLE fresh (i int);
+CREATE TABLE later (i int);
+BEGIN;
+TRUNCATE fresh, later;
+SELECT mip.writeset() AS w \gset
+COMMIT;
+DROP TABLE fresh, later;
+BEGIN;
+CREATE TABLE fresh (i int);
+CREATE TABLE later (i int);
+INSERT INTO fresh VALUES (1);
+INSERT INTO later VALUES (1);
+SELECT last AS after FROM mip.writeset_info(mip.writeset()) \gset
+SELECT mip.writeset_apply(:'w');
+INSERT INTO many SELECT i * 10, 0 FROM generate_series(0, 5) i;
+INSERT INTO fresh VALUES (2);
+SAVEPOINT s;
+INSERT INTO many SELECT i * 10 + 1, 0 FROM generate_series(6, 11) i;
+INSERT INTO later VALUES (2);
+ROLLBACK TO s;
+RELEASE s;
+INSERT INTO many VALUES (120, 0);
+INSERT INTO fresh VALUES (3);
+INSERT INTO later VALUES (3);
+INSERT INTO many SELECT i * 10 + 2, 0 FROM generate_series(0, 11) i;
+UPDATE many SET v = 1 WHERE id % 20 = 0;
+DELETE FROM many WHERE id % 20 = 2;
+SELECT relation, string_agg(op::text || coalesce("row"::text, identity::text, ''), ' ' ORDER BY number)
+	FROM mip.writeset_changes(mip.writeset(:after)) GROUP BY relation ORDER BY min(number);
+SELECT last AS after FROM mip.writeset_info(mip.writeset(:after)) \gset
+SELECT mip.writeset_apply(:'w');
+INSERT INTO fresh VALUES (5);
+SELECT op, relation, "row" FROM mip.writeset_changes(mip.writeset(:after));
+SELECT mip.writeset();
+ROLLBACK;
+DROP TABLE many;
+
 -- A part that ends before a TRUNCATE has left out changes. With its rollback they are there again, and so is all behind them, under new numbers.
 BEGIN;
 INSERT INTO f VALUES (10);
