@@ -136,7 +136,7 @@ mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 
 	resetStringInfo(body);
 	if (op != 'T')
-		mip_change_body(body, op, table->table, old, new);
+		mip_change_body(body, table->table, old, new);
 	written = has_room(build, table, op, body);
 	if (written)
 	{

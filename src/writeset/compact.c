@@ -99,7 +99,7 @@ typedef struct MipwOpen
 #define SH_KEY_TYPE const MipwImage *
 #define SH_KEY image
 #define SH_HASH_KEY(table, key) ((key)->hash)
-#define SH_EQUAL(table, a, b) mip_same_image(a, b)
+#define SH_EQUAL(table, a, b) mip_image_equal(a, b)
 #define SH_SCOPE static inline
 #define SH_DECLARE
 #define SH_DEFINE
@@ -328,7 +328,7 @@ move(MipwCompaction *c, MipwOp *op, MipwSlot *slot, const MipwImage *new,
 		op->left = c->place;
 	/* it may be back where it was */
 	old = mip_image_before(chains_of(slot), &change);
-	op->moves = !mip_same_image(old, new);
+	op->moves = !mip_image_equal(old, new);
 	mip_image_free(old);
 }
 
@@ -349,7 +349,7 @@ do_update(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 	MipwValue  *row = mip_row_values(change);
 	MipwImage  *old = mip_image_of(chains_of(slot), change->relation, identity);
 	MipwImage  *new = mip_image_after(chains_of(slot), change->relation, identity, row);
-	bool		moves = !mip_same_image(old, new);
+	bool		moves = !mip_image_equal(old, new);
 	MipwOp	   *op = take_open(c, old);
 
 	if (op == NULL || (op->op == 'U' && op->moves && moves && may_be_taken(c, op)))

@@ -20,7 +20,7 @@ typedef struct MipwImage
 } MipwImage;
 
 static inline bool
-mip_same_image(const MipwImage *a, const MipwImage *b)
+mip_image_equal(const MipwImage *a, const MipwImage *b)
 {
 	return a->chains == b->chains && a->length == b->length &&
 		memcmp(a->bytes, b->bytes, a->length) == 0;

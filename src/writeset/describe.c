@@ -154,9 +154,6 @@ mip_describe(Relation rel)
 	relation->identity = palloc(natts * sizeof(int) + 1);
 	table->attnums = palloc(natts * sizeof(AttrNumber) + 1);
 	table->codecs = palloc(natts * sizeof(MipwCodec) + 1);
-	table->old = palloc(natts * sizeof(MipwValue) + 1);
-	table->new = palloc(natts * sizeof(MipwValue) + 1);
-	table->room = palloc(2 * natts * MIPW_WIDEST + 1);
 	describe_columns(rel, table);
 	table->index = identity_index(rel);
 	mark_identity(table);
@@ -188,26 +185,34 @@ mip_same_image(Form_pg_attribute att, Datum a, bool a_null, Datum b, bool b_null
 }
 
 /* NULL identifies nothing, and was there before the key's columns became NOT NULL. */
-static void
-check_identified(const MipwRelation *relation, const MipwValue *value)
+pg_noreturn static void
+refuse_unidentified(const MipwRelation *relation)
 {
-	if (value->null && !relation->whole)
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_REWRITTEN),
-				 errmsg("a row of table \"%s\" had no key when it was changed", relation->name),
-				 errdetail("A column of the key was null, which it cannot be any more."),
-				 errhint("Extract the writeset before the column becomes NOT NULL.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_REWRITTEN),
+			 errmsg("a row of table \"%s\" had no key when it was changed", relation->name),
+			 errdetail("A column of the key was null, which it cannot be any more."),
+			 errhint("Extract the writeset before the column becomes NOT NULL.")));
 }
 
 static void
-encode_attribute(MipwTable *table, int i, TupleTableSlot *slot, uint8 *room, MipwValue *value)
+append_identity(MipwBody *body, MipwTable *table, TupleTableSlot *old)
 {
-	int			att = table->attnums[i] - 1;
+	const MipwRelation *relation = &table->relation;
 
-	value->there = true;
-	value->null = slot->tts_isnull[att];
-	if (!value->null)
-		mip_value_encode(&table->codecs[i], slot->tts_values[att], room, value);
+	mipw_body_identity(body, relation);
+	for (int i = 0; i < relation->nidentity; i++)
+	{
+		int			column = relation->identity[i];
+		int			att = table->attnums[column] - 1;
+
+		if (!old->tts_isnull[att])
+			mip_value_append(body, &table->codecs[column], old->tts_values[att]);
+		else if (relation->whole)
+			mipw_body_null(body, i);
+		else
+			refuse_unidentified(relation);
+	}
 }
 
 static bool
@@ -223,31 +228,44 @@ is_changed(MipwTable *table, int i, TupleTableSlot *old, TupleTableSlot *new)
 						   new->tts_values[att], new->tts_isnull[att]);
 }
 
-void
-mip_change_body(StringInfo body, char op, MipwTable *table, TupleTableSlot *old,
-				TupleTableSlot *new)
+/* All of it, or what has changed since it was `old`. */
+static void
+append_row(MipwBody *body, MipwTable *table, TupleTableSlot *old, TupleTableSlot *new)
 {
 	const MipwRelation *relation = &table->relation;
-	uint8	   *room = table->room;
 
-	if (op == 'U' || op == 'D')
+	mipw_body_row(body, relation, old != NULL);
+	for (int i = 0; i < relation->ncolumns; i++)
+	{
+		int			att = table->attnums[i] - 1;
+
+		if (old)
+		{
+			if (!is_changed(table, i, old, new))
+				continue;
+			mipw_body_changed(body, i);
+		}
+		if (new->tts_isnull[att])
+			mipw_body_null(body, i);
+		else
+			mip_value_append(body, &table->codecs[i], new->tts_values[att]);
+	}
+}
+
+void
+mip_change_body(StringInfo buffer, MipwTable *table, TupleTableSlot *old, TupleTableSlot *new)
+{
+	MipwBody	body = mipw_body_begin(buffer, &table->relation);
+
+	if (old)
 	{
 		slot_getallattrs(old);
-		for (int i = 0; i < relation->nidentity; i++, room += MIPW_WIDEST)
-		{
-			encode_attribute(table, relation->identity[i], old, room, &table->old[i]);
-			check_identified(relation, &table->old[i]);
-		}
+		append_identity(&body, table, old);
 	}
-	if (op == 'U' || op == 'I')
+	if (new)
 	{
 		slot_getallattrs(new);
-		for (int i = 0; i < relation->ncolumns; i++, room += MIPW_WIDEST)
-		{
-			table->new[i].there = op == 'I' || is_changed(table, i, old, new);
-			if (table->new[i].there)
-				encode_attribute(table, i, new, room, &table->new[i]);
-		}
+		append_row(&body, table, old, new);
 	}
-	mipw_body(body, op, relation, table->old, table->new);
+	mipw_body_end(&body);
 }

@@ -20,10 +20,6 @@ typedef struct MipwTable
 	MipwCodec  *codecs;			/* likewise */
 	Oid			index;			/* that the identity is the key of, if it is
 								 * one */
-	/* for the row at hand: */
-	MipwValue  *old;			/* its identity */
-	MipwValue  *new;
-	uint8	   *room;			/* for their bytes */
 } MipwTable;
 
 /*
@@ -34,12 +30,12 @@ typedef struct MipwTable
 extern MipwTable *mip_describe(Relation rel);
 
 /*
- * Appends the body of a change of a row, from the values of all its attributes as
- * slots have them: `old` for U and D, `new` for I and U. Memory for texts is of the
- * current context. To be called between mip_values_begin() and mip_values_end().
+ * Appends the body of a change of a row: `old` for U and D, `new` for I and U, else NULL.
+ * Memory for texts is of the current context. To be called between mip_values_begin() and
+ * mip_values_end().
  */
-extern void mip_change_body(StringInfo body, char op, MipwTable *table,
-							TupleTableSlot *old, TupleTableSlot *new);
+extern void mip_change_body(StringInfo buffer, MipwTable *table, TupleTableSlot *old,
+							TupleTableSlot *new);
 
 /*
  * Are these values of an attribute the same, bit for bit? Of values that are stored out

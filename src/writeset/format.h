@@ -202,7 +202,7 @@ extern MipwWriter *mipw_begin(uint64 first);
 /* Its number in here; each relation should be written once. Sets its fingerprint. */
 extern uint32 mipw_write_relation(MipwWriter *writer, MipwRelation *relation);
 
-/* A body is made with the functions below; numbers ascend. */
+/* A body is made with mipw_body(), or as format_body.h does; numbers ascend. */
 extern void mipw_write_change(MipwWriter *writer, char op, uint64 number,
 							  uint32 relation, const StringInfoData *body);
 

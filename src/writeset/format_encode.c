@@ -16,9 +16,7 @@
 
 #include "base/compat.h"
 #include "writeset/format.h"
-
-/* The most bytes that a varint has */
-#define MIPW_VARINT		10
+#include "writeset/format_body.h"
 
 typedef struct MipwKey
 {
@@ -57,62 +55,19 @@ struct MipwWriter
 
 /* ---- parts ---- */
 
-/* Room for so many bytes; they count when took() has been told where they end. */
-static char *
-make_room(StringInfo buffer, size_t most)
-{
-	/* more than MaxAllocSize is refused there */
-	if (most >= buffer->maxlen - buffer->len)
-		enlargeStringInfo(buffer, Min(most, MaxAllocSize));
-	return buffer->data + buffer->len;
-}
-
-static void
-took(StringInfo buffer, char *end)
-{
-	buffer->len = end - buffer->data;
-	*end = '\0';
-}
-
-static char *
-put_varint(char *to, uint64 value)
-{
-	for (; value >= 0x80; value >>= 7)
-		*to++ = (value & 0x7f) | 0x80;
-	*to++ = value;
-	return to;
-}
-
-static size_t
-varint_length(uint64 value)
-{
-	size_t		length = 1;
-
-	while (value >>= 7)
-		length++;
-	return length;
-}
-
-static char *
-put_bytes(char *to, const void *bytes, size_t length)
-{
-	memcpy(to, bytes, length);
-	return to + length;
-}
-
 static void
 append_number(StringInfo buffer, uint64 value, int width)
 {
-	char	   *to = make_room(buffer, width);
+	char	   *to = mipw_room(buffer, width);
 
 	mipw_put_number(to, value, width);
-	took(buffer, to + width);
+	mipw_took(buffer, to + width);
 }
 
 static void
 append_varint(StringInfo buffer, uint64 value)
 {
-	took(buffer, put_varint(make_room(buffer, MIPW_VARINT), value));
+	mipw_took(buffer, mipw_put_varint(mipw_room(buffer, MIPW_VARINT), value));
 }
 
 static void
@@ -124,111 +79,59 @@ append_string(StringInfo buffer, const char *string)
 
 /* ---- bodies ---- */
 
-static size_t
-value_length(const MipwColumn *column, const MipwValue *value)
+static void
+put_value(MipwBody *body, const MipwColumn *column, const MipwValue *value)
 {
-	if (!value->there || value->null)
-		return 0;
 	Assert(column->width <= 0 || value->length == column->width);
-	return column->width > 0 ? column->width : varint_length(value->length) + value->length;
-}
-
-static char *
-put_value(char *to, const MipwColumn *column, const MipwValue *value)
-{
-	if (column->width <= 0)
-		to = put_varint(to, value->length);
-	return put_bytes(to, value->data, value->length);
-}
-
-static size_t
-bitmap_length(int nbits)
-{
-	return (nbits + 7) / 8;
+	if (column->width > 0)
+		memcpy(mipw_body_fixed(body, column->width), value->data, value->length);
+	else
+		mipw_body_string(body, value->data, value->length);
 }
 
 static void
-set_bit(char *bitmap, int i)
+put_identity(MipwBody *body, const MipwRelation *relation, const MipwValue *values)
 {
-	bitmap[i / 8] |= 1 << (i % 8);
-}
-
-static size_t
-identity_length(const MipwRelation *relation, const MipwValue *values)
-{
-	size_t		length = bitmap_length(relation->nidentity);
-
-	for (int i = 0; i < relation->nidentity; i++)
-		length += value_length(&relation->columns[relation->identity[i]], &values[i]);
-	return length;
-}
-
-static char *
-put_identity(char *to, const MipwRelation *relation, const MipwValue *values)
-{
-	char	   *nulls = memset(to, 0, bitmap_length(relation->nidentity));
-
-	to += bitmap_length(relation->nidentity);
+	mipw_body_identity(body, relation);
 	for (int i = 0; i < relation->nidentity; i++)
 	{
 		Assert(values[i].there);
 		if (values[i].null)
-			set_bit(nulls, i);
+			mipw_body_null(body, i);
 		else
-			to = put_value(to, &relation->columns[relation->identity[i]], &values[i]);
+			put_value(body, &relation->columns[relation->identity[i]], &values[i]);
 	}
-	return to;
 }
 
-static size_t
-row_length(const MipwRelation *relation, bool partly, const MipwValue *values)
+static void
+put_row(MipwBody *body, const MipwRelation *relation, bool partly, const MipwValue *values)
 {
-	size_t		length = bitmap_length(relation->ncolumns) * (partly ? 2 : 1);
-
-	for (int i = 0; i < relation->ncolumns; i++)
-		length += value_length(&relation->columns[i], &values[i]);
-	return length;
-}
-
-static char *
-put_row(char *to, const MipwRelation *relation, bool partly, const MipwValue *values)
-{
-	int			width = bitmap_length(relation->ncolumns);
-	char	   *changed = to;
-	char	   *nulls = partly ? to + width : to;
-
-	memset(to, 0, nulls + width - to);
-	to = nulls + width;
+	mipw_body_row(body, relation, partly);
 	for (int i = 0; i < relation->ncolumns; i++)
 	{
 		Assert(partly || values[i].there);
 		if (!values[i].there)
 			continue;
 		if (partly)
-			set_bit(changed, i);
+			mipw_body_changed(body, i);
 		if (values[i].null)
-			set_bit(nulls, i);
+			mipw_body_null(body, i);
 		else
-			to = put_value(to, &relation->columns[i], &values[i]);
+			put_value(body, &relation->columns[i], &values[i]);
 	}
-	return to;
 }
 
 void
-mipw_body(StringInfo body, char op, const MipwRelation *relation,
+mipw_body(StringInfo buffer, char op, const MipwRelation *relation,
 		  const MipwValue *identity, const MipwValue *row)
 {
-	bool		has_identity = op == 'U' || op == 'D';
-	bool		has_row = op == 'U' || op == 'I';
-	char	   *to = make_room(body,
-							   (has_identity ? identity_length(relation, identity) : 0) +
-							   (has_row ? row_length(relation, op == 'U', row) : 0));
+	MipwBody	body = mipw_body_begin(buffer, relation);
 
-	if (has_identity)
-		to = put_identity(to, relation, identity);
-	if (has_row)
-		to = put_row(to, relation, op == 'U', row);
-	took(body, to);
+	if (op == 'U' || op == 'D')
+		put_identity(&body, relation, identity);
+	if (op == 'U' || op == 'I')
+		put_row(&body, relation, op == 'U', row);
+	mipw_body_end(&body);
 }
 
 /* ---- the whole ---- */
@@ -286,13 +189,13 @@ mipw_write_change(MipwWriter *writer, char op, uint64 number, uint32 relation,
 	char	   *to;
 
 	Assert(number > writer->number && relation < writer->nrelations);
-	to = make_room(buffer, 1 + 3 * MIPW_VARINT + (size_t) body->len);
+	to = mipw_room(buffer, 1 + 3 * MIPW_VARINT + (size_t) body->len);
 	*to++ = skip ? op | MIPW_SKIP : op;
 	if (skip)
-		to = put_varint(to, skip - 1);
-	to = put_varint(to, relation);
-	to = put_varint(to, body->len);
-	took(buffer, put_bytes(to, body->data, body->len));
+		to = mipw_put_varint(to, skip - 1);
+	to = mipw_put_varint(to, relation);
+	to = mipw_put_varint(to, body->len);
+	mipw_took(buffer, mipw_put_bytes(to, body->data, body->len));
 	writer->number = number;
 	writer->counts[op == 'I' ? 0 : op == 'U' ? 1 : op == 'D' ? 2 : 3]++;
 }

@@ -361,37 +361,46 @@ mip_keys_most(const MipwKeys *keys)
 
 /* ---- the key of a row ---- */
 
-static void
-key_values(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, Datum *values, bool *nulls)
+/* Adds a column's value to the row's key; false if it has none. */
+static inline bool
+add_value(MipwKeyDef *def, int i, Datum value, bool null, uint64 *hash)
 {
-	if (def->computed)
-	{
-		FormIndexDatum(def->info, slot, keys->estate, values, nulls);
-		return;
-	}
-	for (int i = 0; i < def->ncolumns; i++)
-		values[i] = slot_getattr(slot, def->attnums[i], &nulls[i]);
+	if (null && !def->nulls)
+		return false;
+	if (def->hashed)
+		*hash = hash_combine64(*hash, null ? NULL_HASH :
+							   mip_hasher_hash(&def->hashers[i], value));
+	return true;
 }
 
 /* The row's key; false if it has none. */
 static bool
-plain_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+plain_key(MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+{
+	*hash = def->hashed ? def->seed : def->relation;
+	for (int i = 0; i < def->ncolumns; i++)
+	{
+		bool		null;
+		Datum		value = slot_getattr(slot, def->attnums[i], &null);
+
+		if (!add_value(def, i, value, null, hash))
+			return false;
+	}
+	return true;
+}
+
+/* With expressions */
+static bool
+formed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 
-	key_values(keys, def, slot, values, nulls);
-	*hash = def->seed;
+	FormIndexDatum(def->info, slot, keys->estate, values, nulls);
+	*hash = def->hashed ? def->seed : def->relation;
 	for (int i = 0; i < def->ncolumns; i++)
-	{
-		if (nulls[i] && !def->nulls)
+		if (!add_value(def, i, values[i], nulls[i], hash))
 			return false;
-		if (def->hashed)
-			*hash = hash_combine64(*hash, nulls[i] ? NULL_HASH :
-								   mip_hasher_hash(&def->hashers[i], values[i]));
-	}
-	if (!def->hashed)
-		*hash = def->relation;
 	return true;
 }
 
@@ -404,17 +413,17 @@ computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash
 
 	econtext->ecxt_scantuple = slot;
 	there = (def->predicate == NULL || ExecQual(def->predicate, econtext)) &&
-		plain_key(keys, def, slot, hash);
+		formed_key(keys, def, slot, hash);
 	return_to(self);
 	ResetExprContext(econtext);
 	return there;
 }
 
-static bool
+static inline bool
 row_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
 {
 	return def->computed ? computed_key(keys, def, slot, hash) :
-		plain_key(keys, def, slot, hash);
+		plain_key(def, slot, hash);
 }
 
 /* Has nothing been changed that this key is of? True: perhaps. */

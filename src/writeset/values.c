@@ -89,23 +89,22 @@ is_raw(Oid type)
 	return type == UUIDOID || type == MACADDROID || type == MACADDR8OID;
 }
 
-static void
-fixed_encode(const MipwCodec *codec, Datum datum, uint8 *bytes)
+void
+mip_fixed_encode(const MipwCodec *codec, Datum datum, char *to)
 {
-	/* there is room for more than it is wide */
 	if (codec->typbyval)
-		mipw_put_number(bytes, datum, 8);
+		mipw_put_number(to, datum, 8);
 	else if (is_raw(codec->type))
-		memcpy(bytes, DatumGetPointer(datum), codec->width);
+		memcpy(to, DatumGetPointer(datum), codec->width);
 	else if (codec->type == TIMETZOID)
 	{
 		TimeTzADT  *time = DatumGetTimeTzADTP(datum);
 
-		mipw_put_number(bytes, time->time, 8);
-		mipw_put_number(bytes + 8, (uint32) time->zone, 4);
+		mipw_put_number(to, time->time, 8);
+		mipw_put_number(to + 8, (uint32) time->zone, 4);
 	}
 	else
-		mipw_put_number(bytes, DatumGetInt64(datum), 8);	/* by reference */
+		mipw_put_number(to, DatumGetInt64(datum), 8);	/* by reference */
 }
 
 static Datum
@@ -247,7 +246,7 @@ mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
 	value->null = false;
 	if (codec->width > 0)
 	{
-		fixed_encode(codec, datum, room);
+		mip_fixed_encode(codec, datum, (char *) room);
 		value->data = room;
 		value->length = codec->width;
 	}

@@ -11,6 +11,7 @@
 #include "fmgr.h"
 
 #include "writeset/format.h"
+#include "writeset/format_body.h"
 
 /* How values of a column become bytes and the other way round. */
 typedef struct MipwCodec
@@ -25,9 +26,6 @@ typedef struct MipwCodec
 	FmgrInfo	input;			/* of a domain's base type; MIPW_TEXT only */
 	Oid			ioparam;
 } MipwCodec;
-
-/* Room for the bytes of a value that has a width */
-#define MIPW_WIDEST		16
 
 /* What domains, arrays, and ranges are made of */
 extern Oid	mip_innermost_type(Oid type);
@@ -53,6 +51,26 @@ extern void mip_values_end(int level);
  * MIPW_WIDEST bytes, or in the current memory context, or the datum's own.
  */
 extern void mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value);
+
+/* Those of a type that has a width: as many, but MIPW_WIDEST may be written. */
+extern void mip_fixed_encode(const MipwCodec *codec, Datum datum, char *to);
+
+/* Appends them. */
+static inline void
+mip_value_append(MipwBody *body, MipwCodec *codec, Datum datum)
+{
+	MipwValue	value;
+
+	if (codec->width <= 0)
+	{
+		mip_value_encode(codec, datum, NULL, &value);
+		mipw_body_string(body, value.data, value.length);
+	}
+	else if (codec->typbyval)
+		mipw_put_number(mipw_body_fixed(body, codec->width), datum, 8);
+	else
+		mip_fixed_encode(codec, datum, mipw_body_fixed(body, codec->width));
+}
 
 /*
  * The value of one that is there and not null, in the current memory context: whatever its

@@ -1,0 +1,162 @@
+/*-------------------------------------------------------------------------
+ *
+ * format_body.h
+ *	  The body of a change, written value by value (format.h has what it is).
+ *
+ * For whoever has many to write. Of rows most is made of values that have a width: so
+ * that not each of them has to ask for its room, there is some at all times.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_WRITESET_FORMAT_BODY_H
+#define MIP_WRITESET_FORMAT_BODY_H
+
+#include "lib/stringinfo.h"
+#include "utils/memutils.h"
+
+#include "writeset/format.h"
+
+/* The most bytes that a varint has */
+#define MIPW_VARINT		10
+
+/* Room for the bytes of a value that has a width: so many may be written, whatever it is. */
+#define MIPW_WIDEST		16
+
+typedef struct MipwBody
+{
+	StringInfo	buffer;			/* it is appended to this */
+	char	   *to;				/* here, until it ends */
+	size_t		spare;			/* room that there is from here on */
+	size_t		nulls;			/* where the bitmaps are, in the buffer */
+	size_t		changed;
+} MipwBody;
+
+/* ---- parts of all that is written ---- */
+
+/* Room for so many bytes more; they count when mipw_took() has been told where they end. */
+static inline char *
+mipw_room(StringInfo buffer, size_t most)
+{
+	/* more than MaxAllocSize is refused there */
+	if (unlikely(most >= buffer->maxlen - buffer->len))
+		enlargeStringInfo(buffer, Min(most, MaxAllocSize));
+	return buffer->data + buffer->len;
+}
+
+static inline void
+mipw_took(StringInfo buffer, const char *end)
+{
+	buffer->len = end - buffer->data;
+}
+
+static inline char *
+mipw_put_varint(char *to, uint64 value)
+{
+	for (; value >= 0x80; value >>= 7)
+		*to++ = (value & 0x7f) | 0x80;
+	*to++ = value;
+	return to;
+}
+
+static inline char *
+mipw_put_bytes(char *to, const void *bytes, size_t length)
+{
+	memcpy(to, bytes, length);
+	return to + length;
+}
+
+/* ---- bodies ---- */
+
+static inline size_t
+mipw_bitmap_length(unsigned nbits)
+{
+	return (nbits + 7) / 8;
+}
+
+/* Of this relation: what its values have, but those of varying length. */
+static inline size_t
+mipw_body_spare(const MipwRelation *relation)
+{
+	return (size_t) MIPW_WIDEST * (relation->nidentity + relation->ncolumns) +
+		mipw_bitmap_length(relation->nidentity) + 2 * mipw_bitmap_length(relation->ncolumns);
+}
+
+static inline MipwBody
+mipw_body_begin(StringInfo buffer, const MipwRelation *relation)
+{
+	size_t		spare = mipw_body_spare(relation);
+	MipwBody	body = {.buffer = buffer,.to = mipw_room(buffer, spare),.spare = spare};
+
+	return body;
+}
+
+static inline void
+mipw_body_end(const MipwBody *body)
+{
+	mipw_took(body->buffer, body->to);
+}
+
+static inline size_t
+mipw_body_bitmap(MipwBody *body, unsigned nbits)
+{
+	size_t		at = body->to - body->buffer->data;
+
+	for (size_t i = 0; i < mipw_bitmap_length(nbits); i++)
+		*body->to++ = 0;
+	return at;
+}
+
+/* Its columns follow, in their order: of each its value, or that it is null. */
+static inline void
+mipw_body_identity(MipwBody *body, const MipwRelation *relation)
+{
+	body->nulls = mipw_body_bitmap(body, relation->nidentity);
+}
+
+/* Likewise; of an update's each that is changed is told to be so before. */
+static inline void
+mipw_body_row(MipwBody *body, const MipwRelation *relation, bool partly)
+{
+	if (partly)
+		body->changed = mipw_body_bitmap(body, relation->ncolumns);
+	body->nulls = mipw_body_bitmap(body, relation->ncolumns);
+}
+
+static inline void
+mipw_body_set(const MipwBody *body, size_t bitmap, unsigned i)
+{
+	body->buffer->data[bitmap + i / 8] |= 1 << (i % 8);
+}
+
+static inline void
+mipw_body_changed(const MipwBody *body, unsigned i)
+{
+	mipw_body_set(body, body->changed, i);
+}
+
+static inline void
+mipw_body_null(const MipwBody *body, unsigned i)
+{
+	mipw_body_set(body, body->nulls, i);
+}
+
+/* A value of a type that has a width: MIPW_WIDEST bytes may be written there. */
+static inline char *
+mipw_body_fixed(MipwBody *body, int width)
+{
+	char	   *to = body->to;
+
+	body->to += width;
+	return to;
+}
+
+/* A value of another type */
+static inline void
+mipw_body_string(MipwBody *body, const void *bytes, size_t length)
+{
+	mipw_took(body->buffer, body->to);
+	body->to = mipw_room(body->buffer, MIPW_VARINT + length + body->spare);
+	body->to = mipw_put_bytes(mipw_put_varint(body->to, length), bytes, length);
+}
+
+#endif							/* MIP_WRITESET_FORMAT_BODY_H */
