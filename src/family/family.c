@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -61,6 +62,15 @@ mip_family_shmem_request(void)
 	RequestNamedLWLockTranche("pg_mip", 1);
 }
 
+/* Of what there is of the key, most of which is the zeros behind the XID. */
+static uint32
+hash_key(const void *key, Size size)
+{
+	const MipFamilyKey *family = key;
+
+	return hash_bytes(key, offsetof(MipFamilyKey, xid) + strlen(family->xid));
+}
+
 void
 mip_family_shmem_startup(void)
 {
@@ -83,8 +93,9 @@ mip_family_shmem_startup(void)
 	}
 	ctl.keysize = sizeof(MipFamilyKey);
 	ctl.entrysize = sizeof(MipFamily);
+	ctl.hash = hash_key;
 	families = ShmemInitHash("pg_mip families", registry_slots(),
-							 registry_slots(), &ctl, HASH_ELEM | HASH_BLOBS);
+							 registry_slots(), &ctl, HASH_ELEM | HASH_FUNCTION);
 	mip_declared_shmem_startup(mip_registry->lock->tranche);
 }
 

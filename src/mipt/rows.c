@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
+#include "executor/executor.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
 #include "utils/builtins.h"
@@ -234,7 +235,7 @@ set_varlena(Datum *values, bool *nulls, int attno, const void *value)
 	nulls[attno - 1] = value == NULL;
 }
 
-/* Does a row belong in this partial index? Their predicates. */
+/* Does a row belong in this index of ours? Their predicates, as C. */
 static bool
 belongs_in(Oid index, HeapTuple tup, TupleDesc desc)
 {
@@ -244,41 +245,73 @@ belongs_in(Oid index, HeapTuple tup, TupleDesc desc)
 	if (index == mipt_relid(MIPT_LINKED))
 		return !heap_attisnull(tup, Anum_links, desc) ||
 			!heap_attisnull(tup, Anum_places, desc);
-	/* mipt_timeless */
-	return !mip_xid_time(TextDatumGetCString(heap_getattr(tup, Anum_xid, desc, &isnull)), &time);
+	if (index == mipt_relid(MIPT_TIMELESS))
+		return !mip_xid_time(TextDatumGetCString(heap_getattr(tup, Anum_xid, desc, &isnull)), &time);
+	return true;
+}
+
+/* ... in one that somebody has added? `estate` is for this row. */
+static bool
+belongs_in_other(const IndexInfo *info, EState *estate)
+{
+	return info->ii_Predicate == NIL ||
+		ExecQual(ExecPrepareQual(info->ii_Predicate, estate), GetPerTupleExprContext(estate));
+}
+
+static bool
+is_ours(Oid index)
+{
+	return index == mipt_relid(MIPT_PKEY) || index == mipt_relid(MIPT_LINKED) ||
+		index == mipt_relid(MIPT_TIMELESS);
+}
+
+static void
+insert_into_index(Relation rel, Oid indexid, TupleTableSlot *slot)
+{
+	Relation	index = index_open(indexid, RowExclusiveLock);
+	IndexInfo  *info = BuildIndexInfo(index);
+	EState	   *estate = is_ours(indexid) ? NULL : CreateExecutorState();
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (estate)
+		GetPerTupleExprContext(estate)->ecxt_scantuple = slot;
+	if (info->ii_ReadyForInserts && (estate == NULL || belongs_in_other(info, estate)))
+	{
+		FormIndexDatum(info, slot, estate, values, nulls);
+		index_insert(index, values, nulls, &slot->tts_tid, rel,
+					 index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+					 false, info);
+	}
+	if (estate)
+		FreeExecutorState(estate);
+	pfree(info);
+	index_close(index, RowExclusiveLock);
 }
 
 /*
  * CatalogTupleInsert, but not for logical decoding: a subscriber has families
  * of its own. For the same reason there are no updates of rows, which would be
- * decoded. Deletes are, but without a replica identity they say nothing.
+ * decoded. Deletes are, but without a replica identity they say nothing. Of most
+ * rows nothing is in the partial indexes, which are not even opened then.
  */
 static void
 insert_tuple(Relation rel, HeapTuple tup)
 {
-	CatalogIndexState indexes = CatalogOpenIndexes(rel);
+	List	   *indexes = RelationGetIndexList(rel);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
 													&TTSOpsHeapTuple);
+	ListCell   *lc;
 
 	heap_insert(rel, tup, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
 	ExecStoreHeapTuple(tup, slot, false);
-	for (int i = 0; i < indexes->ri_NumIndices; i++)
+	foreach(lc, indexes)
 	{
-		Relation	index = indexes->ri_IndexRelationDescs[i];
-		IndexInfo  *info = indexes->ri_IndexRelationInfo[i];
-		Datum		values[INDEX_MAX_KEYS];
-		bool		nulls[INDEX_MAX_KEYS];
-
-		if (info->ii_Predicate != NIL &&
-			!belongs_in(RelationGetRelid(index), tup, RelationGetDescr(rel)))
-			continue;
-		FormIndexDatum(info, slot, NULL, values, nulls);
-		index_insert(index, values, nulls, &tup->t_self, rel,
-					 index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
-					 false, info);
+		if (belongs_in(lfirst_oid(lc), tup, RelationGetDescr(rel)))
+			insert_into_index(rel, lfirst_oid(lc), slot);
 	}
+	list_free(indexes);
 	ExecDropSingleTupleTableSlot(slot);
-	CatalogCloseIndexes(indexes);
 }
 
 static void

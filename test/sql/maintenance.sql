@@ -161,6 +161,26 @@ CALL test.finish('u');
 SELECT test.result('u');
 SELECT indisvalid, test.check('t') FROM pg_index WHERE indexrelid = 't_c1'::regclass;
 
+-- Indexes that somebody adds to the MIPT for queries of his own: of expressions, and partial ones.
+CREATE INDEX mipt_result ON mip.mipt ((result || '!'));
+CREATE INDEX mipt_good ON mip.mipt (xid) WHERE result = 'good';
+CREATE INDEX mipt_since ON mip.mipt USING brin (since);
+BEGIN;
+SELECT mip.begin('added1', 1);
+SELECT state FROM mip.commit_one_phase(NULL, 'good');
+BEGIN;
+SELECT mip.begin('added2', 1);
+SELECT state FROM mip.commit_one_phase(NULL, 'bad');
+BEGIN;
+SET LOCAL enable_seqscan = off;
+EXPLAIN (COSTS OFF) SELECT xid FROM mip.mipt WHERE result || '!' = 'bad!';
+SELECT xid FROM mip.mipt WHERE result || '!' = 'bad!';
+EXPLAIN (COSTS OFF) SELECT xid FROM mip.mipt WHERE result = 'good';
+SELECT xid FROM mip.mipt WHERE result = 'good';
+COMMIT;
+DROP INDEX mip.mipt_result, mip.mipt_good, mip.mipt_since;
+SELECT mip.forget('added1'), mip.forget('added2');
+
 SELECT test.close('t1', 't2', 't3', 'u', 'c');
 DROP TABLE t;
 DROP FUNCTION counts;
