@@ -117,15 +117,30 @@ CREATE FUNCTION mip.prepare(request text, result text, key text DEFAULT NULL) RE
 COMMENT ON FUNCTION mip.prepare(text, text, text) IS
 	'ends the MIP transaction as prepared; returns the MIPT';
 
+CREATE FUNCTION mip.prepare_beside(request text, result text, key text DEFAULT NULL) RETURNS bigint[]
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_prepare_beside';
+COMMENT ON FUNCTION mip.prepare_beside(text, text, text) IS
+	'mip.prepare; returns which other instances of the request the MIPT has, NULL where none is';
+
 CREATE FUNCTION mip.commit_one_phase(request text, result text, key text DEFAULT NULL) RETURNS SETOF mip.instance
 	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'mip_commit_one_phase';
 COMMENT ON FUNCTION mip.commit_one_phase(text, text, text) IS
 	'commits a MIP transaction that has this site only; returns the MIPT';
 
+CREATE FUNCTION mip.commit_one_phase_beside(request text, result text, key text DEFAULT NULL) RETURNS bigint[]
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_commit_one_phase_beside';
+COMMENT ON FUNCTION mip.commit_one_phase_beside(text, text, text) IS
+	'mip.commit_one_phase; returns which other instances of the request the MIPT has, NULL where none is';
+
 CREATE FUNCTION mip.commit(xid text, xinst bigint) RETURNS SETOF mip.instance
 	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'mip_commit';
 COMMENT ON FUNCTION mip.commit(text, bigint) IS
 	'commits a prepared instance and aborts its siblings; returns the MIPT';
+
+CREATE FUNCTION mip.commit_beside(xid text, xinst bigint) RETURNS bigint[]
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_commit_beside';
+COMMENT ON FUNCTION mip.commit_beside(text, bigint) IS
+	'mip.commit; returns which other instances of the request the MIPT has, NULL where none is';
 
 CREATE FUNCTION mip.rollback(xid text, xinst bigint) RETURNS SETOF mip.instance
 	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'mip_rollback';

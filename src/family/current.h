@@ -40,7 +40,8 @@ typedef struct MipMine
 	uint64		seen;			/* family->transitions of the MIPT last read */
 	uint64		notes;			/* likewise, at mip.begin */
 	bool		everywhere;		/* to be serializable with those of all sites */
-	bool		alone;			/* there was nobody else in that */
+	bool		alone;			/* there was nobody else in that; or, once its
+								 * row is entered, there still is not */
 	List	   *losers;			/* active ones that a commit in one phase
 								 * aborts */
 } MipMine;

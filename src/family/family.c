@@ -276,9 +276,16 @@ mip_unregister(MipInstance *inst, bool committed)
 	return doomed;
 }
 
+/* Never 0 behind a transition */
+static uint64
+changes(const MipFamily *family)
+{
+	return family->transitions + family->notes;
+}
+
 /* The current transaction's instance has just been prepared. */
 void
-mip_mark_prepared(MipInstance *inst)
+mip_mark_prepared(MipInstance *inst, bool alone)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -290,7 +297,30 @@ mip_mark_prepared(MipInstance *inst)
 	inst->running = false;
 	inst->prepared = now;
 	inst->family->transitions++;
+	inst->alone = alone ? changes(inst->family) : 0;
 	LWLockRelease(mip_registry->lock);
+}
+
+MipInstance *
+mip_alone(const char *xid, int64 xinst)
+{
+	MipInstance *copy = NULL;
+	MipFamily  *family;
+
+	Assert(mip_family_locked(xid, ExclusiveLock));
+	LWLockAcquire(mip_registry->lock, LW_SHARED);
+	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
+	mip_foreach_instance(inst, family)
+	{
+		if (inst->xinst != xinst || !MipInstanceIsPrepared(inst) ||
+			family->ninstances > 1 || inst->alone != changes(family))
+			continue;
+		copy = palloc(sizeof(MipInstance));
+		*copy = *inst;
+		copy->site_set = NULL;
+	}
+	LWLockRelease(mip_registry->lock);
+	return copy && TransactionIdIsInProgress(copy->xid) ? copy : NULL;
 }
 
 List *
@@ -462,6 +492,7 @@ mip_family_disturbed(const char *xid)
 
 	if (mip_registry == NULL)
 		return;
+	mip_families_written();
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	family = mip_find_family(MyDatabaseId, xid, HASH_FIND);
 	if (family)
@@ -474,6 +505,7 @@ mip_families_disturbed(void)
 {
 	if (mip_registry == NULL)
 		return;
+	mip_families_written();		/* who is not registered yet looks again */
 	LWLockAcquire(mip_registry->lock, LW_EXCLUSIVE);
 	for (int slot = 0; slot < mip_registry->nslots; slot++)
 	{

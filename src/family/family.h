@@ -81,6 +81,9 @@ typedef struct MipInstance
 	TimestampTz prepared;		/* when it was; valid if it is */
 	bool		pressed;		/* prepared, and somebody has failed for it
 								 * (mip_press) */
+	uint64		alone;			/* prepared with nobody else in the MIPT, when
+								 * its family had so many transitions and
+								 * notes; or 0 */
 	dsa_pointer declared;		/* the site set; invalid once prepared */
 	ArrayType  *site_set;		/* the same, in copies */
 
@@ -119,7 +122,9 @@ extern void mip_family_shmem_startup(void);
 extern MipInstance *mip_register(const char *xid, int64 xinst, Oid owner,
 								 ArrayType *sites);
 extern bool mip_unregister(MipInstance *inst, bool committed);
-extern void mip_mark_prepared(MipInstance *inst);
+
+/* `alone`: the MIPT has nobody else, nor has its row links or places. */
+extern void mip_mark_prepared(MipInstance *inst, bool alone);
 
 /*
  * Copies of the living instances of a family. With the family lock nobody is
@@ -127,6 +132,13 @@ extern void mip_mark_prepared(MipInstance *inst);
  * instances that are active may end at any time.
  */
 extern List *mip_family_instances(const char *xid);
+
+/*
+ * A copy, without sites, of a prepared instance which has been alone in its family and
+ * in the MIPT, as above, since it began; else NULL. With the family lock held
+ * exclusively that stays so.
+ */
+extern MipInstance *mip_alone(const char *xid, int64 xinst);
 
 /*
  * When instances were prepared, in all databases; `now` if that lies in the

@@ -19,6 +19,7 @@
 #include "common/cryptohash.h"
 #include "common/sha2.h"
 #include "miscadmin.h"
+#include "port/atomics.h"
 #include "storage/ipc.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
@@ -33,6 +34,11 @@
 #define SEED_LENGTH 32
 
 static uint8 *seed;				/* of the tags: a secret, in shared memory */
+
+/* How often what is locked exclusively has been given back, by tag: see family_lock.h. */
+#define COUNTERS 128
+
+static pg_atomic_uint64 *given_back;
 
 /* A lock that is held, or waited for */
 typedef struct HeldLock
@@ -50,7 +56,7 @@ static List *held;				/* of HeldLock; TopMemoryContext */
 void
 mip_family_lock_shmem_request(void)
 {
-	RequestAddinShmemSpace(SEED_LENGTH);
+	RequestAddinShmemSpace(add_size(SEED_LENGTH, COUNTERS * sizeof(pg_atomic_uint64)));
 }
 
 void
@@ -64,6 +70,10 @@ mip_family_lock_shmem_startup(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate a random seed")));
+	given_back = ShmemInitStruct("pg_mip family locks given back",
+								 COUNTERS * sizeof(pg_atomic_uint64), &found);
+	for (int i = 0; !found && i < COUNTERS; i++)
+		pg_atomic_init_u64(&given_back[i], 0);
 }
 
 /* ---- tags ---- */
@@ -107,6 +117,29 @@ family_tag(const char *xid)
 	tag.locktag_type = LOCKTAG_USERLOCK;
 	tag.locktag_lockmethodid = DEFAULT_LOCKMETHOD;
 	return tag;
+}
+
+/* ---- what may have been written meanwhile ---- */
+
+static pg_atomic_uint64 *
+counter_of(const LOCKTAG *tag)
+{
+	return &given_back[tag->locktag_field3 % COUNTERS];
+}
+
+uint64
+mip_family_writes(const char *xid)
+{
+	LOCKTAG		tag = family_tag(xid);
+
+	return pg_atomic_fetch_add_u64(counter_of(&tag), 0);	/* a barrier, both ways */
+}
+
+void
+mip_families_written(void)
+{
+	for (int i = 0; given_back && i < COUNTERS; i++)
+		pg_atomic_fetch_add_u64(&given_back[i], 1);
 }
 
 /* ---- locks ---- */
@@ -191,6 +224,8 @@ mip_family_unlock(void)
 	HeldLock   *lock = llast(held);
 	ResourceOwner current = CurrentResourceOwner;
 
+	if (lock->mode == ExclusiveLock)
+		pg_atomic_fetch_add_u64(counter_of(&lock->tag), 1);
 	if (lock->owner)
 		CurrentResourceOwner = lock->owner;
 	if (mip_lock_held_by_me(&lock->tag, lock->mode))

@@ -30,6 +30,16 @@ extern void mip_family_unlock(void);
 extern void mip_family_lock_ending(const char *xid);
 extern void mip_family_unlock_all(void);
 
+/*
+ * A number that is another one whenever rows of this family may have come into the
+ * MIPT: whoever writes them gives its lock back afterwards, or calls the second
+ * function before he commits. Read it before looking, and again behind the family
+ * lock: if it is the same, what was found without the lock still holds. (Others'
+ * rows change it as well.) [looked-once]
+ */
+extern uint64 mip_family_writes(const char *xid);
+extern void mip_families_written(void);
+
 /* For assertions: is some family's lock held, exclusively? */
 extern bool mip_family_is_locked(void);
 

@@ -26,6 +26,7 @@
 
 #include "base/mip.h"
 #include "base/preload.h"
+#include "family/current.h"
 #include "family/family.h"
 #include "family/family_lock.h"
 #include "family/rebuild.h"
@@ -44,8 +45,11 @@
 PG_FUNCTION_INFO_V1(mip_begin);
 PG_FUNCTION_INFO_V1(mip_begin_beside);
 PG_FUNCTION_INFO_V1(mip_prepare);
+PG_FUNCTION_INFO_V1(mip_prepare_beside);
 PG_FUNCTION_INFO_V1(mip_commit_one_phase);
+PG_FUNCTION_INFO_V1(mip_commit_one_phase_beside);
 PG_FUNCTION_INFO_V1(mip_commit);
+PG_FUNCTION_INFO_V1(mip_commit_beside);
 PG_FUNCTION_INFO_V1(mip_rollback);
 PG_FUNCTION_INFO_V1(mip_refuse);
 PG_FUNCTION_INFO_V1(mip_instances);
@@ -171,6 +175,27 @@ return_entries(FunctionCallInfo fcinfo, List *entries)
 	return (Datum) 0;
 }
 
+/* The XINSTs of those that are not this one; NULL if there are none. */
+static Datum
+return_others(FunctionCallInfo fcinfo, List *entries, int64 xinst)
+{
+	Datum	   *others = palloc(list_length(entries) * sizeof(Datum) + 1);
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (entry->xinst != xinst)
+			others[n++] = Int64GetDatum(entry->xinst);
+	}
+	if (n == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_ARRAYTYPE_P(construct_array(others, n, INT8OID, sizeof(int64),
+										  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
 /* ---- functions that belong to a MIP transaction ---- */
 
 static List *
@@ -200,46 +225,69 @@ mip_begin(PG_FUNCTION_ARGS)
 Datum
 mip_begin_beside(PG_FUNCTION_ARGS)
 {
-	List	   *entries = begin(fcinfo, "mip.begin_beside");
-	Datum	   *prepared = palloc(list_length(entries) * sizeof(Datum));
-	int			n = 0;
+	List	   *prepared = NIL;
 	ListCell   *lc;
 
-	foreach(lc, entries)
+	foreach(lc, begin(fcinfo, "mip.begin_beside"))
 	{
-		MiptEntry  *entry = lfirst(lc);
-
-		if (entry->state == MIP_PREPARED)
-			prepared[n++] = Int64GetDatum(entry->xinst);
+		if (((MiptEntry *) lfirst(lc))->state == MIP_PREPARED)
+			prepared = lappend(prepared, lfirst(lc));
 	}
-	if (n == 0)
-		PG_RETURN_NULL();
-	PG_RETURN_ARRAYTYPE_P(construct_array(prepared, n, INT8OID, sizeof(int64),
-										  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	return return_others(fcinfo, prepared, PG_GETARG_INT64(1));
+}
+
+static List *
+end_instance(FunctionCallInfo fcinfo,
+			 List *(*end) (text *request, text *result, const text *key))
+{
+	return end(text_argument(fcinfo, 0, "request"), text_argument(fcinfo, 1, "result"),
+			   text_argument(fcinfo, 2, "key"));
 }
 
 static Datum
-end_instance(FunctionCallInfo fcinfo, const char *function,
-			 List *(*end) (text *request, text *result, const text *key))
+end_with_rows(FunctionCallInfo fcinfo, const char *function,
+			  List *(*end) (text *request, text *result, const text *key))
 {
 	mip_require_preload();
 	mip_require_top_level(fcinfo, function);
 	InitMaterializedSRF(fcinfo, 0);
-	return return_entries(fcinfo, end(text_argument(fcinfo, 0, "request"),
-									  text_argument(fcinfo, 1, "result"),
-									  text_argument(fcinfo, 2, "key")));
+	return return_entries(fcinfo, end_instance(fcinfo, end));
+}
+
+static Datum
+end_beside(FunctionCallInfo fcinfo, const char *function,
+		   List *(*end) (text *request, text *result, const text *key))
+{
+	List	   *entries;
+
+	mip_require_preload();
+	mip_require_sole(fcinfo, function);
+	entries = end_instance(fcinfo, end);
+	return return_others(fcinfo, entries, mip_mine.xinst);
 }
 
 Datum
 mip_prepare(PG_FUNCTION_ARGS)
 {
-	return end_instance(fcinfo, "mip.prepare", mip_instance_prepare);
+	return end_with_rows(fcinfo, "mip.prepare", mip_instance_prepare);
+}
+
+Datum
+mip_prepare_beside(PG_FUNCTION_ARGS)
+{
+	return end_beside(fcinfo, "mip.prepare_beside", mip_instance_prepare);
 }
 
 Datum
 mip_commit_one_phase(PG_FUNCTION_ARGS)
 {
-	return end_instance(fcinfo, "mip.commit_one_phase", mip_instance_commit_one_phase);
+	return end_with_rows(fcinfo, "mip.commit_one_phase", mip_instance_commit_one_phase);
+}
+
+Datum
+mip_commit_one_phase_beside(PG_FUNCTION_ARGS)
+{
+	return end_beside(fcinfo, "mip.commit_one_phase_beside", mip_instance_commit_one_phase);
 }
 
 /* ---- functions that work from any session ---- */
@@ -270,6 +318,17 @@ Datum
 mip_commit(PG_FUNCTION_ARGS)
 {
 	return decide(fcinfo, "mip.commit", mip_family_commit);
+}
+
+Datum
+mip_commit_beside(PG_FUNCTION_ARGS)
+{
+	char	   *xid = xid_argument(fcinfo);
+	int64		xinst = xinst_argument(fcinfo);
+
+	require_no_block(fcinfo, "mip.commit_beside");
+	mip_require_sole(fcinfo, "mip.commit_beside");
+	return return_others(fcinfo, mip_family_commit_beside(xid, xinst), xinst);
 }
 
 Datum

@@ -272,7 +272,10 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 		mip_statement.changed = true;
 	mip_statement.storing_cursor = saved || mip_stores_cursor();
 	if (mip_statement.depth == 0)
+	{
 		mip_statement.query_memory = desc->estate->es_query_cxt;
+		mip_statement.plan = desc->plannedstmt;
+	}
 	enter(MIP_QUERY_DEPTH);
 	PG_TRY();
 	{

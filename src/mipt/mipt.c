@@ -29,10 +29,10 @@ compare_entries(const ListCell *a, const ListCell *b)
 	return (x > y) - (x < y);
 }
 
-List *
-mipt_peek(const char *xid)
+/* The entries, from those that are rows. */
+static List *
+with_living(const char *xid, List *entries)
 {
-	List	   *entries = mipt_rows(xid);
 	ListCell   *lc;
 
 	foreach(lc, mip_family_instances(xid))
@@ -51,6 +51,12 @@ mipt_peek(const char *xid)
 	}
 	list_sort(entries, compare_entries);
 	return entries;
+}
+
+List *
+mipt_peek(const char *xid)
+{
+	return with_living(xid, mipt_rows(xid));
 }
 
 static bool
@@ -85,13 +91,57 @@ has_own_instance(const char *xid)
 	return false;
 }
 
-void
+MiptLook
 mipt_lock(const char *xid, LOCKMODE mode)
 {
+	MiptLook	look = {0};
+
 	/* most callers ask for what they know to be alive */
 	if (!has_own_instance(xid))
-		refuse_strangers(xid, mipt_peek(xid));
+	{
+		List	   *rows;
+
+		look.writes = mip_family_writes(xid);
+		rows = mipt_rows(xid);
+		look.none = rows == NIL;
+		refuse_strangers(xid, with_living(xid, rows));
+		mip_stop_point("looked");
+	}
 	mip_family_lock(xid, mode);
+	return look;
+}
+
+#ifdef USE_ASSERT_CHECKING
+/* Whoever brings rows without the lock may do it at any time. */
+static bool
+has_only_foreign_rows(const char *xid)
+{
+	ListCell   *lc;
+
+	foreach(lc, with_living(xid, mipt_rows(xid)))
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (ItemPointerIsValid(&entry->tid) && !mipt_is_foreign(entry))
+			return false;
+	}
+	return true;
+}
+#endif
+
+List *
+mipt_read_again(const char *xid, MiptLook look)
+{
+	List	   *entries;
+
+	Assert(mip_family_locked(xid, ShareLock));
+	/* [looked-once] */
+	if (!look.none || look.writes != mip_family_writes(xid))
+		return mipt_read(xid);
+	Assert(has_only_foreign_rows(xid) || look.writes != mip_family_writes(xid));
+	entries = with_living(xid, NIL);
+	refuse_strangers(xid, entries);
+	return entries;
 }
 
 List *

@@ -15,12 +15,19 @@
 
 #include "mipt/entry.h"
 
+/* What was seen of the rows before the lock was had */
+typedef struct MiptLook
+{
+	bool		none;			/* there were none */
+	uint64		writes;			/* mip_family_writes(), before that */
+} MiptLook;
+
 /*
  * Takes the family lock, unless the family is another role's, of which the
  * caller is not a member: ERRCODE_INSUFFICIENT_PRIVILEGE. Who has no business
  * with a family must not be able to keep others from it [owner-decides].
  */
-extern void mipt_lock(const char *xid, LOCKMODE mode);
+extern MiptLook mipt_lock(const char *xid, LOCKMODE mode);
 
 /*
  * All entries of a family, ordered by XINST, active instances included, as far
@@ -39,6 +46,9 @@ extern List *mipt_read_states(const char *xid);
 
 /* The same with texts, sites and links. The caller holds the family lock. */
 extern List *mipt_read(const char *xid);
+
+/* The same, without looking again at what nobody has written meanwhile. */
+extern List *mipt_read_again(const char *xid, MiptLook look);
 
 /*
  * An instance in doubt, read without the family lock: nobody has to wait for

@@ -263,8 +263,17 @@ close_books(const char *xid, List *losers, const MiptEntry *winner)
 	mip_family_unlock();
 }
 
-List *
-mip_family_commit(const char *xid, int64 winner)
+/* All that a commit has to know; without texts of who is alone, if they are not wanted. */
+static List *
+read_for_commit(const char *xid, int64 winner, bool texts)
+{
+	MipInstance *alone = texts ? NULL : mip_alone(xid, winner);
+
+	return alone ? list_make1(mipt_entry_of(alone)) : mipt_read(xid);
+}
+
+static List *
+commit_family(const char *xid, int64 winner, bool texts)
 {
 	List	   *entries;
 	MiptEntry  *entry;
@@ -272,7 +281,7 @@ mip_family_commit(const char *xid, int64 winner)
 	bool		again;
 
 	mipt_lock(xid, ExclusiveLock);
-	entries = mipt_read(xid);
+	entries = read_for_commit(xid, winner, texts);
 	entry = validate(xid, entries, winner);
 	again = entry->state == MIP_COMMITTED;
 	mip_doom_others(xid, winner);
@@ -303,6 +312,18 @@ mip_family_commit(const char *xid, int64 winner)
 	if (again)
 		mip_wait_until_durable();
 	return entries;
+}
+
+List *
+mip_family_commit(const char *xid, int64 winner)
+{
+	return commit_family(xid, winner, true);
+}
+
+List *
+mip_family_commit_beside(const char *xid, int64 winner)
+{
+	return commit_family(xid, winner, false);
 }
 
 static void

@@ -13,9 +13,11 @@
 
 /*
  * See decide.c for rules and errors. None of them keeps the family lock; what they
- * have to note is booked (books.h). The first two return the MIPT afterwards.
+ * have to note is booked (books.h). The first three return the MIPT afterwards; of the
+ * second one only its XINSTs and states count.
  */
 extern List *mip_family_commit(const char *xid, int64 winner);
+extern List *mip_family_commit_beside(const char *xid, int64 winner);
 extern List *mip_family_rollback(const char *xid, int64 loser);
 
 /* False if it has been prepared here. */

@@ -46,6 +46,7 @@
 #include "transam/ending.h"
 #include "transam/session.h"
 #include "transam/statement.h"
+
 /* PostgreSQL drops a transaction's memory when it is altogether over. */
 void
 mip_call_when_over(MemoryContextCallbackFunction function)
@@ -195,6 +196,8 @@ enter_row(bool one_phase)
 	mip_predicate_before_end();
 	mip_across_validate();
 	links = mip_overlay_links();
+	mip_mine.alone = mip_mine.alone && mip_mine.family->notes == mip_mine.notes &&
+		links == NULL && places == NULL;
 	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
 		win_in_one_phase(links);
 	mipt_insert_own(one_phase ? NULL : links, places);
@@ -318,7 +321,7 @@ xact_callback(XactEvent event, void *arg)
 			if (mip_in_transaction())
 			{
 				mip_telling_done();
-				mip_mark_prepared(mip_mine.inst);
+				mip_mark_prepared(mip_mine.inst, mip_mine.alone);
 				mip_count(MIP_COUNT_PREPARED);
 				forget_mine();
 				mip_stop_point("prepared");

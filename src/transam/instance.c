@@ -127,6 +127,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 {
 	MemoryContext old;
 	List	   *entries;
+	MiptLook	look;
 	bool		everywhere;
 
 	check_may_begin();
@@ -151,7 +152,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_mine.key = key ? DatumGetTextPCopy(PointerGetDatum(key)) : NULL;
 	MemoryContextSwitchTo(old);
 
-	mipt_lock(xid, ShareLock);	/* [doomed-before-header] */
+	look = mipt_lock(xid, ShareLock);	/* [doomed-before-header] */
 	mip_mine.inst = mip_register(xid, xinst, GetUserId(), sites);
 	mip_mine.family = mip_mine.inst->family;
 	mip_mine.ending = MIP_RUNNING;
@@ -161,7 +162,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 		mip_count(MIP_COUNT_SIBLINGS);
 	mip_mine.seen = mip_mine.family->transitions;
 	mip_mine.notes = mip_mine.family->notes;
-	entries = mipt_read(xid);
+	entries = mipt_read_again(xid, look);
 	mip_mine.alone = list_length(entries) == 1;
 	check_entries(entries, xinst);
 	mip_predicate_begin();
@@ -252,6 +253,7 @@ read_family(void)
 		mip_mine.family->notes == mip_mine.notes && !mip_have_siblings())
 		return list_make1(mipt_own_entry(MIP_ACTIVE));
 	mip_family_lock(mip_mine.xid, ShareLock);
+	mip_mine.alone = false;
 	mip_mine.seen = mip_mine.family->transitions;
 	entries = mipt_read(mip_mine.xid);
 	mip_family_unlock();

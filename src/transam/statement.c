@@ -86,6 +86,28 @@ mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
 				 errhint("Send SELECT * FROM %s(...) as a statement of its own.", function)));
 }
 
+/*
+ * Else it might be what somebody else has put into the statement: the default of a
+ * column, the condition of a trigger, of a policy or of a domain. Its arguments may be
+ * whatever they are.
+ */
+void
+mip_require_sole(FunctionCallInfo fcinfo, const char *function)
+{
+	Plan	   *plan;
+	TargetEntry *target;
+
+	mip_require_top_level(fcinfo, function);
+	plan = mip_statement.plan->planTree;
+	target = list_length(plan->targetlist) == 1 ? linitial(plan->targetlist) : NULL;
+	if (!IsA(plan, Result) || outerPlan(plan) || target == NULL ||
+		(Node *) target->expr != fcinfo->flinfo->fn_expr)
+		ereport(ERROR,
+				(errcode(ERRCODE_MIP_NOT_USABLE),
+				 errmsg("%s must be all that a statement does", function),
+				 errhint("Send SELECT %s(...).", function)));
+}
+
 bool
 mip_in_simple_query(Portal portal)
 {

@@ -10,6 +10,7 @@
 #define MIP_STATEMENT_H
 
 #include "fmgr.h"
+#include "nodes/plannodes.h"
 #include "utils/portal.h"
 
 /*
@@ -27,6 +28,7 @@ typedef struct MipStatement
 	int			depth;			/* 0: none is running */
 	MemoryContext query_memory; /* of the query at depth 1: its calls are set
 								 * up there */
+	PlannedStmt *plan;			/* its plan */
 	Portal		execute_portal; /* the client's, if it runs EXECUTE */
 	bool		planning;		/* a statement is being planned, which may run
 								 * others */
@@ -58,6 +60,9 @@ extern bool mip_stores_cursor(void);
  * client sent itself.
  */
 extern void mip_require_top_level(FunctionCallInfo fcinfo, const char *function);
+
+/* The same, and unless that statement is SELECT of this call and nothing else. */
+extern void mip_require_sole(FunctionCallInfo fcinfo, const char *function);
 
 /*
  * Errors out if the client of that statement fetches its rows in parts: it
