@@ -78,10 +78,26 @@ mip_family_lock_shmem_startup(void)
 
 /* ---- tags ---- */
 
+/* To make one takes longer than to use it, so there is one for the session's life. */
+static pg_cryptohash_ctx *
+get_sha256(void)
+{
+	static pg_cryptohash_ctx *sha256 = NULL;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	if (sha256 == NULL)
+	{
+		CurrentResourceOwner = ResourceOwnerCreate(NULL, "pg_mip SHA-256");
+		sha256 = pg_cryptohash_create(PG_SHA256);
+		CurrentResourceOwner = owner;
+	}
+	return sha256;
+}
+
 static uint64
 keyed_hash(const char *xid)
 {
-	pg_cryptohash_ctx *sha256 = pg_cryptohash_create(PG_SHA256);
+	pg_cryptohash_ctx *sha256 = get_sha256();
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
 	uint64		hash;
 
@@ -91,7 +107,6 @@ keyed_hash(const char *xid)
 		pg_cryptohash_update(sha256, (const uint8 *) xid, strlen(xid)) < 0 ||
 		pg_cryptohash_final(sha256, digest, sizeof(digest)) < 0)
 		elog(ERROR, "could not compute SHA-256 hash: %s", pg_cryptohash_error(sha256));
-	pg_cryptohash_free(sha256);
 	memcpy(&hash, digest, sizeof(hash));
 	return hash;
 }

@@ -162,7 +162,7 @@ SELECT test.result('u');
 SELECT indisvalid, test.check('t') FROM pg_index WHERE indexrelid = 't_c1'::regclass;
 
 -- Indexes that somebody adds to the MIPT for queries of his own: of expressions, and partial ones.
-CREATE INDEX mipt_result ON mip.mipt ((result || '!'));
+CREATE INDEX mipt_result ON mip.mipt ((left(result, 10) || '!'));
 CREATE INDEX mipt_good ON mip.mipt (xid) WHERE result = 'good';
 CREATE INDEX mipt_since ON mip.mipt USING brin (since);
 BEGIN;
@@ -171,11 +171,10 @@ SELECT state FROM mip.commit_one_phase(NULL, 'good');
 BEGIN;
 SELECT mip.begin('added2', 1);
 SELECT state FROM mip.commit_one_phase(NULL, 'bad');
+SELECT bt_index_check('mip.mipt_result', true), bt_index_check('mip.mipt_good', true);
 BEGIN;
 SET LOCAL enable_seqscan = off;
-EXPLAIN (COSTS OFF) SELECT xid FROM mip.mipt WHERE result || '!' = 'bad!';
-SELECT xid FROM mip.mipt WHERE result || '!' = 'bad!';
-EXPLAIN (COSTS OFF) SELECT xid FROM mip.mipt WHERE result = 'good';
+SELECT xid FROM mip.mipt WHERE left(result, 10) || '!' = 'bad!';
 SELECT xid FROM mip.mipt WHERE result = 'good';
 COMMIT;
 DROP INDEX mip.mipt_result, mip.mipt_good, mip.mipt_since;
