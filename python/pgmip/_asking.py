@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import psycopg
@@ -39,6 +39,8 @@ class Asking:
     """Is told of each MIPT that is read, and of instances that a site has told of otherwise, before anybody acts on it:
     whom an operation has met once, it cannot rule out any more.
     """
+    given_up: set[tuple[str, int]] = field(default_factory=set)
+    """Where which instances are aborted because this operation has asked for it, if they are."""
 
     def within(self, phase: Phase) -> Asking:
         """The same as part of another phase of the operation."""
@@ -86,6 +88,7 @@ class Asking:
         """Have an instance never be prepared here; whether that is certain. It is, too, where the site has expired the
         request and has nothing of it in doubt.
         """
+        self.given_up.add((site, xinst))
         try:
             return await self._part("refuse", site, None, _mipt.refuse, xinst, sorted(sites), of=xinst)
         except psycopg.Error as error:
@@ -93,6 +96,7 @@ class Asking:
 
     async def roll_back(self, site: str, xinst: int, conn: Connection | None = None) -> psycopg.Error | None:
         """Roll an instance back, as `_mipt.rollback` says; why that is not known to be done."""
+        self.given_up.add((site, xinst))
         try:
             mipt = await self._part("rollback", site, conn, _mipt.rollback, xinst, of=xinst)
         except psycopg.Error as error:

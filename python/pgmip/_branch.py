@@ -399,7 +399,7 @@ class Branch:
         if len(sent) > _BEGUN and sent[_BEGUN].description is not None:
             ((beside,),) = await sent[_BEGUN].fetchall()
             if beside:
-                self._on_beside(beside)
+                self._on_beside(_sql.checked(beside, list))
 
     def _beginning(self) -> list[_Queued]:
         me = self._instance

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .exceptions import NothingHappened, ProtocolViolation, SubmitError, Unknown
+from .exceptions import Expired, NothingHappened, ProtocolViolation, SubmitError, Unknown
 
-__all__ = ["Call", "Failure", "Final", "Result", "Server"]
+__all__ = ["Call", "Failure", "Final", "Result", "Sent", "Server"]
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -36,9 +36,28 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """No result, and whatever else is on its way cannot change that."""
+    """No result, and whatever else is on its way cannot change that. `open`: it may have had an effect before."""
 
     error: SubmitError
+    open: bool = False
+
+
+@dataclass(slots=True)
+class Sent:
+    """What has been transmitted of one request, by whichever calls of a client."""
+
+    open: bool = False
+    """Something may have an effect, now or later; or has had it, of which not all calls have been told."""
+    pending: int = 0
+    """Transmissions without an answer yet."""
+    calls: int = 0
+    """Those that run."""
+    decided: bool = False
+    """One has come to an end that nothing changes any more."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.open or self.pending > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +86,9 @@ class Call:
 
     def __init__(
         self, servers: Sequence[Server], send: Send,
-        *, xid: str, deadline: float, timeout: float, hedge_after: float | None,
-        was_open: Callable[[], bool],
+        *, xid: str, deadline: float, timeout: float, hedge_after: float | None, sent: Sent,
     ) -> None:  # fmt: skip
-        """`was_open`: whether a transmission of another call, that has ended, may still have an effect."""
+        """`sent`: by all calls with this XID, also by those that have ended."""
         clock = asyncio.get_running_loop().time
         self._clock = clock
         self._send = send
@@ -85,18 +103,10 @@ class Call:
         self._due = -math.inf  # when to transmit next
         self._hedges = 0
         self._failures = 0
-        self._was_open = was_open
-        self._open = False
-        self.is_decided = False
-        """Whether it has come to an end that nothing changes any more."""
+        self._sent = sent
         self._last: Exception | None = None
         self._refusal: Exception | None = None
         self._violation: SubmitError | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a transmission may still have an effect."""
-        return self._open or bool(self._pending) or self._was_open()
 
     async def run(self) -> Any:
         """The result. Raises Unknown only when the deadline has passed."""
@@ -108,13 +118,14 @@ class Call:
                 for task in [task for task in self._pending if task.done()]:
                     verdict = self._verdict(task)
                     server = self._pending.pop(task)
+                    self._sent.pending -= 1
                     match verdict:
                         case Result(result):
-                            self.is_decided = True
+                            self._decide()
                             return result
-                        case Final(error):
-                            self.is_decided = not isinstance(error, Unknown)
-                            raise error
+                        case Final(error, has_been_open):
+                            self._sent.open |= has_been_open
+                            raise self._final(error)
                         case Failure():
                             self._note(server, verdict)
             raise self._given_up()
@@ -135,6 +146,7 @@ class Call:
         patience = self._timeout * 2 ** self._asked[server]
         self._asked[server] += 1
         self._pending[asyncio.ensure_future(self._send(server, patience))] = server
+        self._sent.pending += 1
         if self._hedge_after < math.inf:
             self._due = now + self._hedge_after * 2**self._hedges
             self._hedges += 1
@@ -154,10 +166,24 @@ class Call:
             raise why
         return Failure(Unknown(f"something unexpected has happened: {why!r}", xid=self._xid), open=True, again=True)
 
+    def _decide(self) -> None:
+        """Other calls that run are told of it by a server, not of what failed for them before."""
+        self._sent.decided = self._sent.open = True
+
+    def _final(self, error: SubmitError) -> SubmitError:
+        """What to raise then. Of what has expired, its result is gone: perhaps it was that of another transmission."""
+        if isinstance(error, Expired) and self._sent.is_open:
+            unknown = Unknown(f"{error}; another transmission may have been carried out before", xid=self._xid)
+            unknown.__cause__ = error
+            return unknown
+        if not isinstance(error, Unknown):
+            self._decide()
+        return error
+
     def _note(self, server: Server, failure: Failure) -> None:
         now = self._clock()
         self._last = failure.error
-        self._open |= failure.open
+        self._sent.open |= failure.open
         if isinstance(failure.error, ProtocolViolation):
             self._violation = failure.error
         if failure.again:
@@ -165,7 +191,7 @@ class Call:
             server.rests_until = now + failure.rest
         else:
             self._refusal = failure.error
-        if self._refusal is not None and not self.is_open:
+        if self._refusal is not None and not self._sent.is_open:
             raise self._refusal
         # Full jitter: those whom one death has cut off shall not come back all at once.
         self._due = min(self._due, now + random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)))
@@ -173,7 +199,7 @@ class Call:
 
     def _given_up(self) -> Exception:
         """What to raise when time is up. Where every transmission is known to be without effect, so is the request."""
-        if self.is_open:
+        if self._sent.is_open:
             kind = Unknown if self._violation is None else ProtocolViolation
             error: SubmitError = kind(f"no answer by the deadline; {self._violation or self._last}", xid=self._xid)
         elif self._refusal is not None:
@@ -184,6 +210,8 @@ class Call:
         return error
 
     async def _call_off(self) -> None:
+        self._sent.open |= bool(self._pending)
+        self._sent.pending -= len(self._pending)
         for task in self._pending:
             task.cancel()
         await asyncio.gather(*self._pending, return_exceptions=True)

@@ -400,7 +400,7 @@ class Family:
         """
         mipts = await self._read()
         ours = self._ours_in_doubt(mipts)
-        if repeat and not any(entry.request == request and entry.result is not None for entry in ours):
+        if not ours or (repeat and not any(entry.request == request and entry.result is not None for entry in ours)):
             return False
         if free or self._crowded(mipts):
             await self._free(mipts)
@@ -514,6 +514,13 @@ class Family:
     def _meet(self, mipts: Mipts, *others: int) -> None:
         """Remember whom these MIPTs, or a site's refusal, have shown to be there."""
         self._siblings |= (live(mipts) | set(others)) - self._own
+        self._given_up |= any(
+            entry.state is State.ABORTED
+            and entry.xinst in self._own
+            and (site, entry.xinst) not in self._asking.given_up
+            for site, mipt in mipts.items()
+            for entry in mipt or ()
+        )
         self._phase.siblings = len(self._siblings)
 
     def _are_foreign(self, mipts: Mipts) -> bool:

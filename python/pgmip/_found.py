@@ -44,8 +44,9 @@ async def find(asking: Asking, sites: Sequence[str] | None) -> list[Found]:
     Nothing where nobody knows more of it than aborted instances. More than one where it has been given to several
     requests; what has won comes first, as it ends what shares a site with it.
 
-    Raises Unknown where its sites cannot be found out, ValueError where these are others than `sites`: who decides a
-    family from some of its sites only commits half of it.
+    Raises Unknown where its sites cannot be found out; ValueError where these are others than `sites`, as who decides a
+    family from some of its sites only commits half of it, and where an aborted instance names one that has not been
+    asked, which may know more.
     """
     xid = asking.phase.xid
     mipts, why = await asking.read(sites or tuple(asking.pools))
@@ -60,6 +61,9 @@ async def find(asking: Asking, sites: Sequence[str] | None) -> list[Found]:
             raise Unknown(f"not all sites could be asked: {why}", xid=xid) from why
         if live(mipts):
             raise Unknown("the request is being worked on, and its sites are not known yet", xid=xid)
+        unasked = {site for mipt in mipts.values() for entry in mipt or () for site in entry.sites} - set(mipts)
+        if unasked:
+            raise ValueError(f"the request {xid!r} has sites that this App does not know: {sorted(unasked)}")
         return []
     found = [Found(tuple(sorted(one)), {site: mipts.get(site) for site in one}) for one in named]
     return sorted(found, key=lambda one: (not one.is_decided, one.sites))

@@ -53,7 +53,7 @@ async def acknowledge(conn: Connection, timeout: float, xid: str) -> None:
 async def _ask(conn: Connection, timeout: float, sql: bytes, params: Sequence[Any]) -> bool:
     with cut_after(conn, timeout):
         ((answer,),) = await (await conn.execute(sql, params, prepare=True)).fetchall()
-        return bool(answer)
+        return _sql.checked(answer, bool)
 
 
 async def _call(conn: Connection, timeout: float, sql: bytes, params: Sequence[Any]) -> tuple[Entry, ...]:

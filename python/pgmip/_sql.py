@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from .decision import Entry, State
 
@@ -41,8 +41,11 @@ __all__ = [
     "WRITESET_APPLY",
     "WRITESET_CHANGES",
     "WRITESET_INFO",
+    "checked",
     "entries",
 ]
+
+T = TypeVar("T")
 
 # -- an instance and its MIPT ------------------------------------------------------------------------------------
 
@@ -67,10 +70,19 @@ ACKNOWLEDGE = b"SELECT mip.acknowledge(%s)"
 WAITING = b"SELECT EXISTS (SELECT FROM mip.waits WHERE xid = %s AND xinst = %s)"
 
 
+def checked(value: object, kind: type[T]) -> T:
+    """A value of an answer. Raises TypeError where it is of another type, as of a loader that is registered for all
+    connections.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"a site's answer {value!r} is no {kind.__name__}: is a loader registered for all connections?")
+    return value
+
+
 def entries(rows: Iterable[Sequence[Any]]) -> tuple[Entry, ...]:
     """The MIPT that was returned as these rows of ENTRY."""
     return tuple(
-        Entry(int(xinst), State(state), request, result, tuple(sites or ()), acknowledged)
+        Entry(int(xinst), State(state), request, result, tuple(checked(sites or [], list)), checked(acknowledged, bool))
         for xinst, state, request, result, sites, acknowledged in rows
     )
 

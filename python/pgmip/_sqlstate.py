@@ -72,7 +72,11 @@ def said(error: BaseException | None) -> str | None:
     state = sqlstate(error)
     if not isinstance(error, psycopg.Error) or state is None or not state.startswith("MP") or state == NOT_USABLE:
         return state
-    return state if (error.diag.source_function or "").startswith("mip") else None
+    return state if _is_extensions(error) else None
+
+
+def _is_extensions(error: psycopg.Error) -> bool:
+    return (error.diag.source_function or "").startswith("mip")
 
 
 def is_acknowledged(error: psycopg.Error) -> bool:
@@ -93,10 +97,21 @@ class SessionEnded(psycopg.OperationalError):
 
 
 def is_given_up(error: BaseException | None) -> bool:
-    """Whether somebody may have given this attempt up, by a site's word: while it was there, or before it came, or
-    when it was about to be prepared. Of an instance that executes nothing the site ends the session.
+    """Whether somebody may have given this attempt up, or stands in its way and goes on, by a site's word: while it was
+    there, or before it came, or when it was about to be prepared. Of an instance that executes nothing the site ends
+    the session.
     """
-    return said(error) in (DOOMED, DUPLICATE, "57P01") or isinstance(error, SessionEnded) or _has_met_a_change(error)
+    return (
+        said(error) in (OTHER_SITES, DUPLICATE, DOOMED, "57P01")
+        or isinstance(error, SessionEnded)
+        or _has_met_a_change(error)
+        or _has_met_another_role(error)
+    )
+
+
+def _has_met_another_role(error: BaseException | None) -> bool:
+    """Whether the family is another role's, of whose instances no more is told."""
+    return isinstance(error, psycopg.Error) and error.sqlstate == "42501" and _is_extensions(error)
 
 
 def _has_met_a_change(error: BaseException | None) -> bool:

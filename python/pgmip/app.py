@@ -299,7 +299,7 @@ class App:
         attempt is prepared at one site, at all; `committed-first-site`, `committed-all`: the winner, not necessarily
         this attempt, is committed at one site, at all. One site alone commits in one phase, without preparing. The
         attempt waits for the callback, so this is the place for tracing, and for killing the process in a test. What it
-        raises makes the outcome Unknown.
+        raises ends the attempt: from `prepared-first-site` on that makes the outcome Unknown.
         """
         self.observe(Hooked(callback))
 
@@ -439,6 +439,8 @@ class App:
                     await self._acknowledge_found(family, one)
 
     async def _acknowledge_found(self, family: Family, found: Found) -> None:
+        if all(mipt == () for mipt in found.mipts.values()):
+            return
         winner = family.decide(found.mipts)
         if winner is None:
             why = f"only a decided request can be acknowledged. {explain(found.mipts).reason}"

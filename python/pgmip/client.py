@@ -19,7 +19,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from ._acknowledger import Acknowledger
-from ._call import Call, Failure, Final, Result, Server, Verdict
+from ._call import Call, Failure, Final, Result, Sent, Server, Verdict
 from ._cancellation import obeyed
 from ._extra import needed_for
 from ._json import canonical, parse
@@ -83,7 +83,8 @@ class Client:
         options.setdefault("limits", httpx.Limits(max_connections=None, max_keepalive_connections=100))
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=connect_timeout), **options)
         self._acknowledger = Acknowledger(self._send_acknowledgements) if acknowledge else None
-        self._open: dict[str, None] = {}  # requests of which a call has ended, but maybe not all that it has sent
+        self._sent: dict[str, Sent] = {}  # by calls that run
+        self._open: dict[str, None] = {}  # requests whose calls have ended, but maybe not all that they have sent
 
     async def submit(
         self, name: str, request: Any, *, xid: str | None = None, deadline: float | None = None
@@ -94,8 +95,8 @@ class Client:
         Expired, LookupError for an unknown transaction, TypeError or ValueError for what cannot be a request, an XID or
         a deadline, RuntimeError in another process or event loop than the first; and Unknown, but only when the
         deadline has passed. Unknown is also raised then where a server says that the transaction has failed while what
-        became of an earlier transmission is not known, be it one of an earlier call of this Client: it may still
-        succeed.
+        becomes of another transmission is not known, be it one of another call of this Client: it may still succeed.
+        Nor is Expired raised then, but Unknown, at once: it may have succeeded, and been acknowledged since.
 
         When cancelled the request may or may not take effect: submit it again, with an XID of your own.
         """
@@ -109,23 +110,25 @@ class Client:
         async def send(server: Server, patience: float) -> Verdict:
             return await self._send(server, f"/{quote(name, safe='')}", body, headers, known_as, patience)
 
-        call = Call(
-            self._servers,
-            send,
-            xid=known_as,
-            deadline=asyncio.get_running_loop().time() + seconds,
-            timeout=self._timeout,
-            hedge_after=self._hedge_after,
-            was_open=lambda: known_as in self._open,
-        )
+        sent = self._sent.setdefault(known_as, Sent(open=known_as in self._open))
+        sent.calls += 1
         try:
+            call = Call(
+                self._servers,
+                send,
+                xid=known_as,
+                deadline=asyncio.get_running_loop().time() + seconds,
+                timeout=self._timeout,
+                hedge_after=self._hedge_after,
+                sent=sent,
+            )
             result = await call.run()
         except Refused:
             if xid is None:
                 self.acknowledge(known_as)
             raise
         finally:
-            self._note(known_as, call)
+            self._call_is_over(known_as, sent)
         if xid is None:
             self.acknowledge(known_as)
         return result
@@ -191,13 +194,16 @@ class Client:
         verdict = _verdict(response, xid)
         # what else was asked on the way, as for a token, has not been counted
         answered = 1 + sum(past.request.extensions.get("trace") is count for past in response.history)
-        return replace(verdict, open=True) if isinstance(verdict, Failure) and times > answered else verdict
+        return replace(verdict, open=True) if times > answered and not isinstance(verdict, Result) else verdict
 
-    def _note(self, xid: str, call: Call) -> None:
-        """Where something that this call has sent may still have an effect, no later one says that there is none."""
-        is_open = call.is_open and not call.is_decided
+    def _call_is_over(self, xid: str, sent: Sent) -> None:
+        """Where something that has been sent may still have an effect, no later call says that there is none."""
+        sent.calls -= 1
+        if sent.calls:
+            return
+        del self._sent[xid]
         self._open.pop(xid, None)
-        if is_open:
+        if sent.open and not sent.decided:
             self._open[xid] = None
             if len(self._open) > _MOST_OPEN:
                 del self._open[next(iter(self._open))]
@@ -210,12 +216,12 @@ class Client:
             async with asyncio.timeout(self._timeout):
                 response = await obeyed(self._http.post(f"{server.url}/-/acknowledge", json={"xids": list(xids)}))
             still_open = response.json()["open"]
+            return [xid for xid in xids if xid in still_open]
         except (TimeoutError, httpx.RequestError):
             server.failed_at = asyncio.get_running_loop().time()
             return xids
         except (ValueError, TypeError, KeyError):  # not an answer to this
             return xids
-        return [xid for xid in xids if xid in still_open]
 
 
 class SyncClient:

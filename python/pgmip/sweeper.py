@@ -416,7 +416,7 @@ class Sweeper:
         mipts = await at_each_site(self._app.sites, look)
         entries = [entry for mipt in mipts.values() for entry in mipt or ()]
         sites = {site for entry in entries for site in entry.sites or ()} or set(self._app.sites)
-        aborted = all(entry.state is State.ABORTED for entry in entries)
+        aborted = bool(entries) and all(entry.state is State.ABORTED for entry in entries)
         return aborted and all(mipts.get(site) is not None for site in sites)
 
     def _tell(self, event: Event) -> Event:

@@ -292,7 +292,12 @@ def test_other_roles_requests_are_counted_only(cli: Cli, shop: Shop, stranger: d
     document = cli.json("status", **stranger)
     assert document["families"] == []
     assert document["sites"]["store"]["hidden"] == 1
-    assert "belong to roles" in cli("status", **stranger).stdout
+    shown = cli("status", **stranger).stdout
+    assert "belong to roles" in shown
+    assert "Nothing is in doubt" not in shown
+    swept = cli("sweep", "--once", "--older-than", "0", **stranger).stdout
+    assert "1 in doubt" in swept
+    assert "nothing is in doubt" not in swept
     assert xid not in cli("status", **stranger).stdout
     for command in (["show"], ["resolve"], ["resolve", "--cancel", "--yes"]):
         result = cli(*command, xid, code=UNREACHABLE, **stranger)

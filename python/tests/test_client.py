@@ -35,7 +35,7 @@ from pgmip import (
     _acknowledger,
     _call,
 )
-from pgmip._call import Call, Failure, Result, Server, Verdict
+from pgmip._call import Call, Failure, Result, Sent, Server, Verdict
 from pgmip.http import asgi
 
 NOBODY = "http://127.0.0.1:9"  # the port "discard": refused
@@ -523,7 +523,7 @@ async def run(
         said = verdicts[server.url]
         return said.pop(0) if len(said) > 1 else said[0]
 
-    call = Call(servers, send, xid="k", deadline=now + 30, timeout=1, hedge_after=hedge_after, was_open=bool)
+    call = Call(servers, send, xid="k", deadline=now + 30, timeout=1, hedge_after=hedge_after, sent=Sent())
     return await call.run(), asked
 
 

@@ -65,6 +65,14 @@ typedef RelFileNode MipFileLocator;
 #define mip_conditional_lock_tuple(rel, tid, mode) ConditionalLockTuple(rel, tid, mode)
 #endif
 
+#if PG_VERSION_NUM >= 160000
+#define mip_schema_aclcheck(schema, role, mode) object_aclcheck(NamespaceRelationId, schema, role, mode)
+#define mip_may_become(role, other) member_can_set_role(role, other)
+#else
+#define mip_schema_aclcheck(schema, role, mode) pg_namespace_aclcheck(schema, role, mode)
+#define mip_may_become(role, other) is_member_of_role(role, other)
+#endif
+
 #if PG_VERSION_NUM >= 170000
 #define mip_lock_held_by_me(tag, mode) LockHeldByMe(tag, mode, false)
 #else

@@ -19,12 +19,14 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/index.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_constraint.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -54,7 +56,8 @@ typedef struct MipwKeyDef
 	int			ncolumns;
 	AttrNumber *attnums;		/* here; 0: an expression */
 	MipwHasher *hashers;
-	IndexInfo  *info;			/* of an index */
+	IndexInfo  *info;			/* of an index that is computed; NULL: the caller
+								 * may not */
 	ExprState  *predicate;		/* of an index, or NULL */
 } MipwKeyDef;
 
@@ -82,9 +85,30 @@ typedef struct Self
 	int			level;			/* of settings */
 } Self;
 
+static bool
+has_temporary_schema(void)
+{
+	Oid			schema;
+	Oid			toast;
+
+	GetTempNamespaceState(&schema, &toast);
+	return OidIsValid(schema);
+}
+
+/*
+ * What is temporary in this session may be found by the owner's code, in the end, whatever
+ * its search_path: so a caller who may only read has that code not run, for it would run
+ * his own with the owner's rights. The relation's key stands for what is not computed.
+ */
+static bool
+may_compute(Relation rel)
+{
+	return mip_may_become(GetUserId(), rel->rd_rel->relowner) || !has_temporary_schema();
+}
+
 /*
  * Expressions and predicates are the owner's code: it runs with his rights, as when he
- * builds the index, and finds nothing of the caller's, as there from PostgreSQL 17 on:
+ * builds the index, and finds nothing of the caller's by name, as there from PostgreSQL 17 on:
  * an empty search_path would look for tables among his temporary ones first.
  */
 static Self
@@ -159,6 +183,26 @@ init_hashers(MipwKeyDef *def, Relation index)
 	}
 }
 
+/* Has it expressions, or a predicate? */
+static bool
+is_computed(Relation index)
+{
+	return !heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL) ||
+		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+}
+
+/* What is constant is computed here. */
+static void
+prepare_to_compute(MipwKeys *keys, MipwKeyDef *def, Relation index)
+{
+	Self		self = become_owner(keys->rel);
+
+	def->info = BuildIndexInfo(index);
+	if (def->info->ii_Predicate != NIL)
+		def->predicate = ExecPrepareQual(def->info->ii_Predicate, keys->estate);
+	return_to(self);
+}
+
 static void
 add_index(MipwKeys *keys, Relation index)
 {
@@ -171,10 +215,9 @@ add_index(MipwKeys *keys, Relation index)
 	def->unhashed_mode = MIPW_K;
 	def->names_row = identity || index->rd_index->indisprimary;
 	def->nulls = index->rd_index->indnullsnotdistinct;
-	def->info = BuildIndexInfo(index);
-	def->computed = def->info->ii_Expressions != NIL || def->info->ii_Predicate != NIL;
-	if (def->info->ii_Predicate != NIL)
-		def->predicate = ExecPrepareQual(def->info->ii_Predicate, keys->estate);
+	def->computed = is_computed(index);
+	if (def->computed && may_compute(keys->rel))
+		prepare_to_compute(keys, def, index);
 	keys->has_identity |= identity;
 }
 
@@ -333,14 +376,11 @@ MipwKeys *
 mip_keys_open(Relation rel, MipwTable *table)
 {
 	MipwKeys   *keys = palloc0(sizeof(MipwKeys));
-	Self		self;
 
 	keys->rel = rel;
 	keys->table = table;
 	keys->estate = CreateExecutorState();
-	self = become_owner(rel);	/* what is constant is computed here */
 	add_indexes(keys);
-	return_to(self);
 	add_references(keys);
 	add_relations(keys);
 	return keys;
@@ -408,9 +448,15 @@ static bool
 computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
 {
 	ExprContext *econtext = GetPerTupleExprContext(keys->estate);
-	Self		self = become_owner(keys->rel);
+	Self		self;
 	bool		there;
 
+	/* code of others, as types' output functions, may have made a schema meanwhile */
+	def->hashed = def->hashed && may_compute(keys->rel);
+	*hash = def->relation;
+	if (!may_compute(keys->rel) || def->info == NULL)
+		return true;
+	self = become_owner(keys->rel);
 	econtext->ecxt_scantuple = slot;
 	there = (def->predicate == NULL || ExecQual(def->predicate, econtext)) &&
 		formed_key(keys, def, slot, hash);

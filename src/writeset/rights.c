@@ -9,12 +9,22 @@
 
 #include "catalog/objectaddress.h"
 #include "catalog/partition.h"
+#include "catalog/pg_namespace.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/lsyscache.h"
 #include "utils/rls.h"
 
+#include "base/compat.h"
 #include "base/partitions.h"
 #include "writeset/rights.h"
+
+/* May he name it? By SQL he would have to. */
+static bool
+may_use_schema(Oid schema)
+{
+	return mip_schema_aclcheck(schema, GetUserId(), ACL_USAGE) == ACLCHECK_OK;
+}
 
 static bool
 may_select(Oid relid)
@@ -25,7 +35,8 @@ may_select(Oid relid)
 static bool
 may_read(Oid relid)
 {
-	return may_select(relid) && check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED;
+	return may_use_schema(get_rel_namespace(relid)) && may_select(relid) &&
+		check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED;
 }
 
 /* Who may read a partitioned table may read its partitions. */
@@ -52,6 +63,9 @@ mip_check_may_read(Relation rel, bool changes)
 
 	if (may_read(relid) || may_read_through_parent(rel, changes))
 		return;
+	if (!may_use_schema(RelationGetNamespace(rel)))
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA,
+					   get_namespace_name(RelationGetNamespace(rel)));
 	if (!may_select(relid))
 		aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(rel->rd_rel->relkind),
 					   RelationGetRelationName(rel));

@@ -32,7 +32,10 @@
 
 /* ---- settings ---- */
 
-/* What output and input functions go by */
+/*
+ * What output and input functions go by. With an empty search_path they would look among
+ * the session's temporary objects first.
+ */
 static const struct
 {
 	const char *name;
@@ -47,7 +50,7 @@ static const struct
 	{"IntervalStyle", "postgres"},
 	{"lc_monetary", "C"},
 	{"quote_all_identifiers", "off"},
-	{"search_path", ""},
+	{"search_path", "pg_catalog, pg_temp"},
 	{"TimeZone", "UTC"},
 	{"xmlbinary", "base64"},
 	{"xmloption", "content"},

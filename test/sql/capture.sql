@@ -579,6 +579,15 @@ SELECT * FROM mip.relation_writeset('f');
 SELECT mip.relation_checksum('f');
 SELECT mip.relation_checksum('p');
 RESET ROLE;
+-- as by SQL the schema's, too, though by OID it need not be named
+SELECT 'p'::regclass::oid AS p \gset
+REVOKE USAGE ON SCHEMA c FROM mip_capture_user;
+SET ROLE mip_capture_user;
+SELECT mip.relation_checksum(:p);
+\echo :LAST_ERROR_SQLSTATE
+SELECT mip.relation_writeset(:p);
+RESET ROLE;
+GRANT USAGE ON SCHEMA c TO mip_capture_user;
 GRANT SELECT ON f TO mip_capture_user;
 ALTER TABLE f ENABLE ROW LEVEL SECURITY;
 CREATE POLICY p ON f USING (id > 50);

@@ -236,7 +236,7 @@ SET ROLE mip_owner;
 SELECT mip.writeset_conflicts(:'x', ws('INSERT INTO w VALUES (1)'));
 RESET ROLE;
 
--- It finds nothing of the caller's there: not his temporary tables, either.
+-- It finds nothing of the caller's there: not his temporary tables, either. So who has any does not have it run.
 SET ROLE mip_owner;
 CREATE FUNCTION lowered(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM pg_class WHERE relname = ''; RETURN lower($1); END $$;
 CREATE TABLE own (id int PRIMARY KEY, s text) USING mip;
@@ -245,16 +245,43 @@ RESET ROLE;
 CREATE FUNCTION finds() RETURNS name LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'executed by %', current_user; RETURN 'x'; END $$;
 GRANT USAGE ON SCHEMA wk TO PUBLIC;
 CREATE ROLE mip_caller;
-GRANT SELECT, INSERT ON own TO mip_caller;
+GRANT SELECT, INSERT, UPDATE ON own TO mip_caller;
+\c
+SET client_min_messages = warning;
+SET search_path = wk;
+SET mip.capture_writeset = on;
 SET ROLE mip_caller;
-CREATE TEMP VIEW pg_class AS SELECT wk.finds() AS relname;
-GRANT ALL ON pg_temp.pg_class TO PUBLIC;
 BEGIN;
 INSERT INTO own VALUES (1, 'x');
 SELECT changes, keys FROM mip.writeset_info(mip.writeset());
+SELECT mip.writeset() AS computed \gset
+ROLLBACK;
+CREATE TEMP VIEW pg_class AS SELECT wk.finds() AS relname;
+GRANT ALL ON pg_temp.pg_class TO PUBLIC;
+BEGIN;
+INSERT INTO own VALUES (2, 'x');
+SELECT changes, keys FROM mip.writeset_info(mip.writeset());
+SELECT mip.writeset_conflicts(mip.writeset(), :'computed');
 ROLLBACK;
 RESET ROLE;
-DROP VIEW pg_temp.pg_class;
+SET ROLE mip_owner;
+INSERT INTO own VALUES (2, 'y');
+SET ROLE mip_caller;
+BEGIN;
+UPDATE own SET s = s WHERE id = 2;
+SELECT mip.writeset_conflicts(mip.writeset(), :'computed');
+ROLLBACK;
+RESET ROLE;
+SET ROLE mip_owner;
+CREATE OR REPLACE FUNCTION lowered(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM looked_up; RETURN lower($1); END $$;
+RESET ROLE;
+SET ROLE mip_caller;
+CREATE TEMP VIEW looked_up AS SELECT wk.finds() AS relname;
+GRANT ALL ON pg_temp.looked_up TO PUBLIC;
+INSERT INTO own VALUES (3, 'x');
+SELECT keys FROM mip.relation_writeset('own') w, mip.writeset_info(w);
+RESET ROLE;
+DROP VIEW pg_temp.pg_class, pg_temp.looked_up;
 DROP OWNED BY mip_caller;
 DROP ROLE mip_caller;
 

@@ -193,5 +193,34 @@ SELECT mip.writeset_apply(:'w');
 SELECT mip.relation_checksum(999999::oid::regclass);
 \echo SQLSTATE :SQLSTATE
 
+-- The session's temporary objects are nothing to values, neither to names in them nor to the code of domains within arrays,
+-- which may be executed as somebody else.
+CREATE TABLE named (t regtype UNIQUE, r regclass) USING mip;
+INSERT INTO named VALUES ('date', 'pg_class');
+CREATE FUNCTION is_day(t text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM t::date; RETURN true; END $$;
+CREATE DOMAIN day AS text CHECK (wv.is_day(VALUE));
+CREATE TABLE days (id int PRIMARY KEY, d day[]) USING mip;
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+INSERT INTO days VALUES (1, '{2026-01-01}');
+UPDATE named SET t = 'int4';
+SELECT mip.writeset() AS w, mip.relation_checksum('named') AS sum \gset
+ROLLBACK;
+CREATE FUNCTION pg_temp.told(text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'executed by %', current_user; END $$;
+CREATE DOMAIN pg_temp.date AS text CHECK (pg_temp.told(VALUE));
+CREATE TEMP TABLE pg_class (x int);
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+UPDATE named SET t = 'bigint';
+SELECT identity, "row" FROM mip.writeset_changes(mip.writeset());
+SELECT mip.writeset_conflicts(mip.writeset(), :'w');
+UPDATE named SET t = 'integer';
+SELECT mip.relation_checksum('named') = :'sum' AS same;
+ROLLBACK;
+SELECT mip.writeset_apply(:'w');
+SELECT d FROM days;
+DROP DOMAIN pg_temp.date;
+DROP TABLE pg_temp.pg_class;
+
 SET client_min_messages = warning;
 DROP SCHEMA wv CASCADE;

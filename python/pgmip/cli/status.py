@@ -187,7 +187,7 @@ def rendered(found: Survey) -> RenderableType:
                 [_family_row(family, found) for family in found.families],
             )
         )
-    elif not found.failed:
+    elif not (found.failed or found.hidden):
         parts += ["", Text("Nothing is in doubt.", STYLES["ok"])]
     if found.waits:
         parts += ["", Text("Who waits for whom", "bold")]

@@ -143,6 +143,11 @@ class Survey:
         return any(isinstance(state, Failure) for state in self.sites.values())
 
     @property
+    def hidden(self) -> int:
+        """Instances in doubt whose entries the roles may not see, at all sites that were asked."""
+        return sum(state.hidden for state in self.sites.values() if isinstance(state, SiteState))
+
+    @property
     def waits(self) -> list[Wait]:
         return [wait for state in self.sites.values() if isinstance(state, SiteState) for wait in state.waits]
 

@@ -142,8 +142,10 @@ def _summary(events: Sequence[Event], left: Survey, older_than: float | None) ->
     done = f"{_requests(attended)} attended to" if attended else "nothing to attend to"
     if left.failed:
         return f"{done}; what is in doubt is not known of all sites"
+    if left.hidden:
+        done = f"{done}; of roles whose privileges these have not, {left.hidden} in doubt"
     if not left.total:
-        return f"{done}; nothing is in doubt"
+        return done if left.hidden else f"{done}; nothing is in doubt"
     still = f"{done}; in doubt: {_requests(left.total)}"
     if attended:
         return still
