@@ -74,6 +74,12 @@ typedef RelFileNode MipFileLocator;
 #endif
 
 #if PG_VERSION_NUM >= 170000
+#define mip_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
+#else
+#define mip_index_insert_cleanup(index, info) ((void) 0)
+#endif
+
+#if PG_VERSION_NUM >= 170000
 #define mip_lock_held_by_me(tag, mode) LockHeldByMe(tag, mode, false)
 #else
 #define mip_lock_held_by_me(tag, mode) LockHeldByMe(tag, mode)

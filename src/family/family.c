@@ -134,7 +134,7 @@ mip_find_family(Oid dbid, const char *xid, HASHACTION action)
 		family->first = -1;
 		family->ninstances = 0;
 		family->joins = 0;
-		family->transitions = 0;
+		family->transitions = 1;
 		family->notes = 0;
 	}
 	return family;
@@ -276,16 +276,9 @@ mip_unregister(MipInstance *inst, bool committed)
 	return doomed;
 }
 
-/* Never 0 behind a transition */
-static uint64
-changes(const MipFamily *family)
-{
-	return family->transitions + family->notes;
-}
-
 /* The current transaction's instance has just been prepared. */
 void
-mip_mark_prepared(MipInstance *inst, bool alone)
+mip_mark_prepared(MipInstance *inst, uint64 alone)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -296,8 +289,9 @@ mip_mark_prepared(MipInstance *inst, bool alone)
 	inst->declared = InvalidDsaPointer;
 	inst->running = false;
 	inst->prepared = now;
+	/* rows by SQL may have come since it was seen to be alone */
+	inst->alone = alone != 0 && alone == mip_family_changes(inst->family) ? alone + 1 : 0;
 	inst->family->transitions++;
-	inst->alone = alone ? changes(inst->family) : 0;
 	LWLockRelease(mip_registry->lock);
 }
 
@@ -313,7 +307,8 @@ mip_alone(const char *xid, int64 xinst)
 	mip_foreach_instance(inst, family)
 	{
 		if (inst->xinst != xinst || !MipInstanceIsPrepared(inst) ||
-			family->ninstances > 1 || inst->alone != changes(family))
+			family->ninstances > 1 || inst->alone == 0 ||
+			inst->alone != mip_family_changes(family))
 			continue;
 		copy = palloc(sizeof(MipInstance));
 		*copy = *inst;

@@ -50,9 +50,17 @@ typedef struct MipFamily
 	int			first;			/* first instance slot, or -1 */
 	volatile int ninstances;
 	volatile uint64 joins;		/* how often an instance was registered */
-	volatile uint64 transitions;	/* prepares, commits and rollbacks so far */
+	volatile uint64 transitions;	/* prepares, commits and rollbacks so far,
+								 * counted from 1 */
 	volatile uint64 notes;		/* how often losers were noted in the MIPT */
 } MipFamily;
+
+/* Changes with each transition, and each note; never 0. */
+static inline uint64
+mip_family_changes(const MipFamily *family)
+{
+	return family->transitions + family->notes;
+}
 
 /* Why must an active instance not go on? */
 typedef enum MipDoom
@@ -82,8 +90,8 @@ typedef struct MipInstance
 	bool		pressed;		/* prepared, and somebody has failed for it
 								 * (mip_press) */
 	uint64		alone;			/* prepared with nobody else in the MIPT, when
-								 * its family had so many transitions and
-								 * notes; or 0 */
+								 * mip_family_changes() was this; or 0, as
+								 * after a restart */
 	dsa_pointer declared;		/* the site set; invalid once prepared */
 	ArrayType  *site_set;		/* the same, in copies */
 
@@ -123,8 +131,11 @@ extern MipInstance *mip_register(const char *xid, int64 xinst, Oid owner,
 								 ArrayType *sites);
 extern bool mip_unregister(MipInstance *inst, bool committed);
 
-/* `alone`: the MIPT has nobody else, nor has its row links or places. */
-extern void mip_mark_prepared(MipInstance *inst, bool alone);
+/*
+ * `alone`: what mip_family_changes() was when the MIPT had nobody else, nor was its row to
+ * have links or places; else 0.
+ */
+extern void mip_mark_prepared(MipInstance *inst, uint64 alone);
 
 /*
  * Copies of the living instances of a family. With the family lock nobody is

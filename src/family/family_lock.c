@@ -84,13 +84,16 @@ get_sha256(void)
 {
 	static pg_cryptohash_ctx *sha256 = NULL;
 	ResourceOwner owner = CurrentResourceOwner;
+	MemoryContext memory;
 
-	if (sha256 == NULL)
-	{
-		CurrentResourceOwner = ResourceOwnerCreate(NULL, "pg_mip SHA-256");
-		sha256 = pg_cryptohash_create(PG_SHA256);
-		CurrentResourceOwner = owner;
-	}
+	if (sha256 != NULL)
+		return sha256;
+	/* a server built without OpenSSL takes it from the current memory */
+	memory = MemoryContextSwitchTo(TopMemoryContext);
+	CurrentResourceOwner = ResourceOwnerCreate(NULL, "pg_mip SHA-256");
+	sha256 = pg_cryptohash_create(PG_SHA256);
+	CurrentResourceOwner = owner;
+	MemoryContextSwitchTo(memory);
 	return sha256;
 }
 

@@ -29,6 +29,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/compat.h"
 #include "base/mip.h"
 #include "base/subtransaction.h"
 #include "base/xid.h"
@@ -265,12 +266,13 @@ is_ours(Oid index)
 		index == mipt_relid(MIPT_TIMELESS);
 }
 
+/* `ours`: asked before, and it belongs there. REINDEX may give ours another OID meanwhile. */
 static void
-insert_into_index(Relation rel, Oid indexid, TupleTableSlot *slot)
+insert_into_index(Relation rel, Oid indexid, bool ours, TupleTableSlot *slot)
 {
 	Relation	index = index_open(indexid, RowExclusiveLock);
 	IndexInfo  *info = BuildIndexInfo(index);
-	EState	   *estate = is_ours(indexid) ? NULL : CreateExecutorState();
+	EState	   *estate = ours ? NULL : CreateExecutorState();
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 
@@ -282,6 +284,7 @@ insert_into_index(Relation rel, Oid indexid, TupleTableSlot *slot)
 		index_insert(index, values, nulls, &slot->tts_tid, rel,
 					 index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
 					 false, info);
+		mip_index_insert_cleanup(index, info);
 	}
 	if (estate)
 		FreeExecutorState(estate);
@@ -307,8 +310,10 @@ insert_tuple(Relation rel, HeapTuple tup)
 	ExecStoreHeapTuple(tup, slot, false);
 	foreach(lc, indexes)
 	{
-		if (belongs_in(lfirst_oid(lc), tup, RelationGetDescr(rel)))
-			insert_into_index(rel, lfirst_oid(lc), slot);
+		bool		ours = is_ours(lfirst_oid(lc));
+
+		if (!ours || belongs_in(lfirst_oid(lc), tup, RelationGetDescr(rel)))
+			insert_into_index(rel, lfirst_oid(lc), ours, slot);
 	}
 	list_free(indexes);
 	ExecDropSingleTupleTableSlot(slot);

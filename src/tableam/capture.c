@@ -92,32 +92,52 @@ is_key(Oid index)
 	return result;
 }
 
-static void
-add_key(MipPlaceKeys *keys, Oid index)
+static MipPlaceKey
+key(Oid oid, Oid of)
 {
-	MipPlaceKey *key = &keys->keys[keys->n++];
+	MipPlaceKey key = {oid, mip_partition_topmost(of)};
 
-	key->index = index;
-	key->topmost = mip_partition_topmost(index);
+	return key;
+}
+
+/* What they refer to is not locked by us before they are checked. */
+static void
+add_references(MipPlaceKeys *keys, List *fks)
+{
+	ListCell   *lc;
+
+	foreach(lc, fks)
+	{
+		ForeignKeyCacheInfo *fk = lfirst_node(ForeignKeyCacheInfo, lc);
+
+		keys->keys[keys->n + keys->nreferences++] = key(fk->conoid, fk->confrelid);
+	}
 }
 
 MipPlaceKeys *
 mip_capture_keys(Relation rel)
 {
 	List	   *indexes = RelationGetIndexList(rel);
-	MipPlaceKeys *keys = palloc(offsetof(MipPlaceKeys, keys) +
-								list_length(indexes) * sizeof(MipPlaceKey));
+	List	   *fks = RelationGetFKeyList(rel);
+	MipPlaceKeys *keys;
 	ListCell   *lc;
 
+	if (fks)
+		fks = copyObject(fks);
+	keys = palloc(mip_place_keys_size(list_length(indexes) + list_length(fks)));
 	keys->topmost = rel->rd_rel->relispartition ?
 		mip_partition_topmost(RelationGetRelid(rel)) : InvalidOid;
-	keys->n = 0;
+	keys->identity = rel->rd_rel->relreplident == REPLICA_IDENTITY_INDEX ?
+		RelationGetReplicaIndex(rel) : InvalidOid;
+	keys->n = keys->nreferences = 0;
 	foreach(lc, indexes)
 	{
 		if (is_key(lfirst_oid(lc)))
-			add_key(keys, lfirst_oid(lc));
+			keys->keys[keys->n++] = key(lfirst_oid(lc), lfirst_oid(lc));
 	}
+	add_references(keys, fks);
 	list_free(indexes);
+	list_free_deep(fks);
 	return keys;
 }
 
@@ -280,7 +300,7 @@ mip_capture_opt_in(Relation rel)
 {
 	ItemPointerData nowhere;
 
-	if (!is_captured(rel) || !may_have_been_changed(rel))
+	if (!may_have_been_changed(rel) || !is_captured(rel))
 		return;
 	ItemPointerSet(&nowhere, 0, FirstOffsetNumber);
 	append(rel, InvalidOid, MIP_PLACE_DELETE, &nowhere, NULL);

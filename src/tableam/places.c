@@ -194,13 +194,13 @@ grow_for_one(MemoryContext memory, void *array, Size size, int n, int *room)
 /* ---- tables ---- */
 
 void
-mip_places_add_file(MipPlaces *places, MipPlaceFile file)
+mip_places_add_file(MipPlaces *places, MipPlaceFile file, MipPlaceKeys *keys)
 {
 	places->files = grow_for_one(places->memory, places->files, sizeof(ChangedFile),
 								 places->nfiles, &places->files_room);
 	places->files[places->nfiles].file = file;
 	places->files[places->nfiles].emptied = false;
-	places->files[places->nfiles++].keys = NULL;
+	places->files[places->nfiles++].keys = keys;
 }
 
 static void
@@ -261,7 +261,7 @@ add_ordinal(MipPlaces *places, MipPlaceFile file)
 {
 	if (places->nfiles >= FEW_FILES && places->ordinals == NULL)
 		create_ordinals(places);
-	mip_places_add_file(places, file);
+	mip_places_add_file(places, file, NULL);
 	if (places->ordinals)
 		set_ordinal(places->ordinals, file, places->nfiles - 1);
 	return places->nfiles - 1;
@@ -304,7 +304,7 @@ mip_places_empty(MipPlaceFile file)
 void
 mip_places_set_keys(const MipPlaceKeys *keys)
 {
-	Size		size = offsetof(MipPlaceKeys, keys) + keys->n * sizeof(MipPlaceKey);
+	Size		size = mip_place_keys_size(keys->n + keys->nreferences);
 
 	current->files[current->last_file].keys = memcpy(MemoryContextAlloc(current->memory, size),
 													 keys, size);

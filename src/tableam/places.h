@@ -36,11 +36,12 @@ typedef struct MipPlaceFile
 	Oid			filenumber;
 } MipPlaceFile;
 
-/* A unique index, or an exclusion constraint's, by OID */
+/* A unique index, or an exclusion constraint's, by OID; or a foreign key */
 typedef struct MipPlaceKey
 {
-	Oid			index;
-	Oid			topmost;		/* of what it is a partition of, or itself */
+	Oid			oid;
+	Oid			topmost;		/* of what the index, or the table referred to,
+								 * is a partition of, or itself */
 } MipPlaceKey;
 
 /* The keys that the table had when it was changed first */
@@ -48,9 +49,19 @@ typedef struct MipPlaceKeys
 {
 	Oid			topmost;		/* of the tables that it is a partition of, or
 								 * InvalidOid */
-	int			n;
+	Oid			identity;		/* the index chosen as replica identity, or
+								 * InvalidOid */
+	int			n;				/* indexes */
+	int			nreferences;	/* foreign keys, behind them */
 	MipPlaceKey keys[FLEXIBLE_ARRAY_MEMBER];
 } MipPlaceKeys;
+
+/* Of so many */
+static inline Size
+mip_place_keys_size(int n)
+{
+	return offsetof(MipPlaceKeys, keys) + n * sizeof(MipPlaceKey);
+}
 
 typedef struct MipPlaces MipPlaces;
 
@@ -97,7 +108,7 @@ extern bool mip_places_truncate(const MipPlaces *places);
 extern int	mip_places_files(const MipPlaces *places);
 extern MipPlaceFile mip_places_file(const MipPlaces *places, int i);
 
-/* NULL: not known, as of those that have been stored */
+/* NULL: not known, as of those that an earlier version has stored */
 extern const MipPlaceKeys *mip_places_keys(const MipPlaces *places, int i);
 
 /* Has it been emptied since? Never, if it is of those that have been stored */
@@ -109,7 +120,7 @@ extern bool mip_places_emptied(const MipPlaces *places, int i);
  */
 extern MipPlaces *mip_places_create(void);
 extern void mip_places_close(MipPlaces *places);
-extern void mip_places_add_file(MipPlaces *places, MipPlaceFile file);
+extern void mip_places_add_file(MipPlaces *places, MipPlaceFile file, MipPlaceKeys *keys);
 extern void mip_places_add(MipPlaces *places, const MipPlace *place);
 
 extern void mip_places_at_eosubxact(bool commit, SubTransactionId mine,

@@ -3,9 +3,10 @@
  * places_store.c
  *	  Places of changes, as they are stored with a prepared instance.
  *
- * The tables, then for each change a byte, with the operation, and in what it
- * differs from the one before; numbers have seven bits a byte. So a change takes
- * five bytes or so.
+ * The tables, with their keys, then for each change a byte, with the operation, and in
+ * what it differs from the one before; numbers have seven bits a byte. So a change takes
+ * five bytes or so. A 0 comes first: earlier versions began with the number of tables, and
+ * stored no keys.
  *
  *-------------------------------------------------------------------------
  */
@@ -87,6 +88,20 @@ start(MipPlace *before)
 	memset(before, 0, sizeof(MipPlace));
 }
 
+static void
+put_keys(StringInfo out, const MipPlaceKeys *keys)
+{
+	put_number(out, keys->topmost);
+	put_number(out, keys->identity);
+	put_number(out, keys->n);
+	put_number(out, keys->nreferences);
+	for (int i = 0; i < keys->n + keys->nreferences; i++)
+	{
+		put_number(out, keys->keys[i].oid);
+		put_number(out, keys->keys[i].topmost);
+	}
+}
+
 bytea *
 mip_places_store(MipPlaces *places)
 {
@@ -98,6 +113,7 @@ mip_places_store(MipPlaces *places)
 	start(&before);
 	initStringInfo(&out);
 	appendStringInfoSpaces(&out, VARHDRSZ);
+	put_number(&out, 0);
 	put_number(&out, mip_places_files(places));
 	for (int i = 0; i < mip_places_files(places); i++)
 	{
@@ -105,6 +121,7 @@ mip_places_store(MipPlaces *places)
 
 		put_number(&out, file.relid);
 		put_number(&out, file.filenumber);
+		put_keys(&out, mip_places_keys(places, i));
 	}
 	for (int64 at = 0; at < mip_places_count(places); at += n)
 	{
@@ -201,6 +218,30 @@ get_place(Stored *in, MipPlaces *places, MipPlace *place)
 		get_tid(in, &place->new);
 }
 
+static MipPlaceKeys *
+get_keys(Stored *in)
+{
+	Oid			topmost = get_number(in);
+	Oid			identity = get_number(in);
+	uint64		n = get_number(in);
+	uint64		nreferences = get_number(in);
+	MipPlaceKeys *keys;
+
+	if (n > in->end - in->at || nreferences > in->end - in->at)
+		mistaken();
+	keys = palloc(mip_place_keys_size(n + nreferences));
+	keys->topmost = topmost;
+	keys->identity = identity;
+	keys->n = n;
+	keys->nreferences = nreferences;
+	for (int i = 0; i < n + nreferences; i++)
+	{
+		keys->keys[i].oid = get_number(in);
+		keys->keys[i].topmost = get_number(in);
+	}
+	return keys;
+}
+
 MipPlaces *
 mip_places_load(const bytea *stored)
 {
@@ -210,15 +251,17 @@ mip_places_load(const bytea *stored)
 		.end = (const unsigned char *) VARDATA_ANY(stored) + VARSIZE_ANY_EXHDR(stored),
 	};
 	MipPlace	place;
+	uint64		n = get_number(&in);
+	bool		keyed = n == 0 && in.at < in.end;
 
 	start(&place);
-	for (uint64 n = get_number(&in); n > 0; n--)
+	for (n = keyed ? get_number(&in) : n; n > 0; n--)
 	{
 		MipPlaceFile file;
 
 		file.relid = get_number(&in);
 		file.filenumber = get_number(&in);
-		mip_places_add_file(places, file);
+		mip_places_add_file(places, file, keyed ? get_keys(&in) : NULL);
 	}
 	while (in.at < in.end)
 	{

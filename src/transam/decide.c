@@ -43,6 +43,7 @@
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
 #include "storage/procarray.h"
+#include "utils/acl.h"
 #include "utils/memutils.h"
 
 #include "base/gid.h"
@@ -269,7 +270,10 @@ read_for_commit(const char *xid, int64 winner, bool texts)
 {
 	MipInstance *alone = texts ? NULL : mip_alone(xid, winner);
 
-	return alone ? list_make1(mipt_entry_of(alone)) : mipt_read(xid);
+	/* whose it is was looked at before the lock was had [owner-decides] */
+	if (alone && has_privs_of_role(GetUserId(), alone->owner))
+		return list_make1(mipt_entry_of(alone));
+	return mipt_read(xid);
 }
 
 static List *

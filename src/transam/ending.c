@@ -321,7 +321,7 @@ xact_callback(XactEvent event, void *arg)
 			if (mip_in_transaction())
 			{
 				mip_telling_done();
-				mip_mark_prepared(mip_mine.inst, mip_mine.alone);
+				mip_mark_prepared(mip_mine.inst, mip_mine.alone ? mip_mine.seen + mip_mine.notes : 0);
 				mip_count(MIP_COUNT_PREPARED);
 				forget_mine();
 				mip_stop_point("prepared");

@@ -88,8 +88,8 @@ mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
 
 /*
  * Else it might be what somebody else has put into the statement: the default of a
- * column, the condition of a trigger, of a policy or of a domain. Its arguments may be
- * whatever they are.
+ * column, the condition of a trigger, of a policy or of a domain; or beside it, by a rule.
+ * Its arguments may be whatever they are.
  */
 void
 mip_require_sole(FunctionCallInfo fcinfo, const char *function)
@@ -100,7 +100,7 @@ mip_require_sole(FunctionCallInfo fcinfo, const char *function)
 	mip_require_top_level(fcinfo, function);
 	plan = mip_statement.plan->planTree;
 	target = list_length(plan->targetlist) == 1 ? linitial(plan->targetlist) : NULL;
-	if (!IsA(plan, Result) || outerPlan(plan) || target == NULL ||
+	if (ActivePortal->strategy != PORTAL_ONE_SELECT || !IsA(plan, Result) || outerPlan(plan) || target == NULL ||
 		(Node *) target->expr != fcinfo->flinfo->fn_expr)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),

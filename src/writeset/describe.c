@@ -13,6 +13,7 @@
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_type_d.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/relcache.h"
@@ -70,7 +71,10 @@ identity_index(Relation rel)
 	return OidIsValid(replident) ? replident : primary;
 }
 
-/* Have equal values of this key column equal bytes? As of deduplication in B-trees. */
+/*
+ * Have equal values of this key column equal bytes? As of deduplication in B-trees, but
+ * that says so of texts with spaces behind, which are the same ones to the index.
+ */
 static bool
 is_exact(Relation index, int i)
 {
@@ -78,7 +82,7 @@ is_exact(Relation index, int i)
 	Oid			proc = get_opfamily_proc(index->rd_opfamily[i], type, type,
 										 BTEQUALIMAGE_PROC);
 
-	return OidIsValid(proc) &&
+	return OidIsValid(proc) && type != BPCHAROID &&
 		DatumGetBool(OidFunctionCall1Coll(proc, index->rd_indcollation[i],
 										  ObjectIdGetDatum(type)));
 }

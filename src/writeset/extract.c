@@ -217,12 +217,33 @@ close_sources(Extraction *extraction)
 }
 
 static const MipPlaceKey *
+find_key(const MipPlaceKey *keys, int n, Oid oid)
+{
+	for (int i = 0; i < n; i++)
+		if (keys[i].oid == oid)
+			return &keys[i];
+	return NULL;
+}
+
+static const MipPlaceKey *
 key_of(const MipPlaceKeys *keys, Oid index)
 {
-	for (int i = 0; i < keys->n; i++)
-		if (keys->keys[i].index == index)
-			return &keys->keys[i];
-	return NULL;
+	return find_key(keys->keys, keys->n, index);
+}
+
+/* Do foreign keys that are still there refer to what they referred to? */
+static bool
+same_references(const MipPlaceKeys *now, const MipPlaceKeys *then)
+{
+	for (int i = 0; i < now->nreferences; i++)
+	{
+		const MipPlaceKey *reference = &now->keys[now->n + i];
+		const MipPlaceKey *before = find_key(then->keys + then->n, then->nreferences, reference->oid);
+
+		if (before && before->topmost != reference->topmost)
+			return false;
+	}
+	return true;
 }
 
 static bool
@@ -232,6 +253,15 @@ has_topmost(const MipPlaceKeys *keys, Oid topmost)
 		if (keys->keys[i].topmost == topmost)
 			return true;
 	return false;
+}
+
+/* An identity that is being dropped leaves the whole row. */
+static bool
+same_identity(const MipPlaceKeys *then, Oid identity)
+{
+	if (OidIsValid(identity))
+		return key_of(then, identity) != NULL;
+	return !OidIsValid(then->identity) || get_index_isreplident(then->identity);
 }
 
 /*
@@ -244,19 +274,18 @@ same_keys(const Source *source, const MipPlaceKeys *then)
 {
 	Oid			identity = mip_build_identity(source->table);
 
-	if (then->topmost != source->keys->topmost ||
-		(OidIsValid(identity) && key_of(then, identity) == NULL))
+	if (then->topmost != source->keys->topmost || !same_identity(then, identity))
 		return false;
 	for (int i = 0; i < then->n; i++)
 	{
 		const MipPlaceKey *key = &then->keys[i];
-		const MipPlaceKey *now = key_of(source->keys, key->index);
+		const MipPlaceKey *now = key_of(source->keys, key->oid);
 
 		if (!has_topmost(source->keys, key->topmost) &&
 			(now == NULL || !has_topmost(then, now->topmost)))
 			return false;
 	}
-	return true;
+	return same_references(source->keys, then);
 }
 
 /* Is the row, at this place, to be read as the table is now? */

@@ -28,8 +28,11 @@
 #include "parser/parse_coerce.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
+#include "utils/date.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 #include "utils/typcache.h"
 
 #include "writeset/hashing.h"
@@ -231,6 +234,11 @@ mip_hasher_refer(MipwHasher *hasher, Oid type)
 static Datum
 cast(MipwHasher *hasher, Datum value)
 {
+	int			overflow;
+
+	/* what is out of range refers to nothing, and may be corrected before it is checked */
+	if (hasher->cast.fn_oid == F_TIMESTAMP_DATE)
+		return TimestampGetDatum(date2timestamp_opt_overflow(DatumGetDateADT(value), &overflow));
 	if (hasher->cast_nargs == 1)
 		return FunctionCall1Coll(&hasher->cast, hasher->collation, value);
 	if (hasher->cast_nargs == 2)

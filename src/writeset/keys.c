@@ -49,6 +49,7 @@ typedef struct MipwKeyDef
 	uint64		relation;		/* the key of the relation that it is a key of */
 	bool		reference;		/* a foreign key */
 	bool		hashed;			/* else the relation's key stands for it */
+	bool		of_extension;	/* a column's type is none of PostgreSQL's own */
 	uint8		unhashed_mode;	/* of references: how */
 	bool		names_row;		/* the identity, or the primary key */
 	bool		nulls;			/* nulls are equal */
@@ -179,6 +180,7 @@ init_hashers(MipwKeyDef *def, Relation index)
 	for (int i = 0; i < def->ncolumns; i++)
 	{
 		def->attnums[i] = index->rd_index->indkey.values[i];
+		def->of_extension |= index->rd_opcintype[i] >= FirstNormalObjectId;
 		def->hashed = def->hashed && mip_hasher_init(&def->hashers[i], index, i);
 	}
 }
@@ -294,12 +296,29 @@ referring_column(const ForeignKeyCacheInfo *fk, AttrNumber referenced)
 	elog(ERROR, "column %d is not of foreign key %u", referenced, fk->conoid);
 }
 
+/* Is what a reference finds equal, by the column's collation, equal to the index? */
+static bool
+same_equality(const ForeignKeyCacheInfo *fk, Relation index, int i)
+{
+	Oid			type;
+	int32		typmod;
+	Oid			collation;
+
+	get_atttypetypmodcoll(fk->confrelid, index->rd_index->indkey.values[i], &type, &typmod,
+						  &collation);
+	return collation == index->rd_indcollation[i] ||
+		((!OidIsValid(collation) || get_collation_isdeterministic(collation)) &&
+		 get_collation_isdeterministic(index->rd_indcollation[i]));
+}
+
 /* Columns here of those of the index; what is hashed there must be hashed here. */
 static void
-refer(MipwKeys *keys, MipwKeyDef *def, const ForeignKeyCacheInfo *fk)
+refer(MipwKeys *keys, MipwKeyDef *def, const ForeignKeyCacheInfo *fk, Relation index)
 {
 	bool		hashed_there = def->hashed;
 
+	for (int i = 0; i < def->ncolumns; i++)
+		def->hashed = def->hashed && same_equality(fk, index, i);
 	for (int i = 0; i < def->ncolumns; i++)
 	{
 		def->attnums[i] = referring_column(fk, def->attnums[i]);
@@ -310,7 +329,7 @@ refer(MipwKeys *keys, MipwKeyDef *def, const ForeignKeyCacheInfo *fk)
 	}
 
 	/* there K is of keys that are not met from here, or of the relation */
-	def->unhashed_mode = hashed_there ? MIPW_K : MIPW_R;
+	def->unhashed_mode = hashed_there || def->of_extension ? MIPW_K : MIPW_R;
 }
 
 static bool
@@ -331,9 +350,9 @@ add_reference(MipwKeys *keys, const ForeignKeyCacheInfo *fk)
 	index = index_open(indexid, AccessShareLock);
 	name_key(def, indexid);
 	init_hashers(def, index);
-	index_close(index, AccessShareLock);
 	def->reference = true;
-	refer(keys, def, fk);
+	refer(keys, def, fk, index);
+	index_close(index, AccessShareLock);
 	/* a key to a partitioned table is one to each partition, too */
 	for (int i = 0; i < keys->ndefs; i++)
 		if (same_reference(&keys->defs[i], def))
@@ -367,9 +386,10 @@ add_relations(MipwKeys *keys)
 
 	keys->relations = palloc((list_length(above) + 1) * sizeof(uint64));
 	keys->relations[keys->nrelations++] = relation_hash(relid);
-	keys->row_seed = add_name(keys->relations[0], "row");
 	foreach(cell, above)
 		keys->relations[keys->nrelations++] = relation_hash(lfirst_oid(cell));
+	/* whatever partitions there are elsewhere */
+	keys->row_seed = add_name(keys->relations[keys->nrelations - 1], "row");
 }
 
 MipwKeys *
@@ -392,7 +412,7 @@ mip_keys_close(MipwKeys *keys)
 	FreeExecutorState(keys->estate);
 }
 
-/* Of each index and foreign key old and new, of the whole row, of relations. */
+/* Of each index old and new, of each foreign key two, of the whole row, of relations. */
 int
 mip_keys_most(const MipwKeys *keys)
 {
@@ -494,6 +514,13 @@ may_have_changed(MipwKeys *keys, const MipwKeyDef *def, TupleTableSlot *old, Tup
 
 /* ---- keys of a change ---- */
 
+/* Another version of the extension may have a hash function for it: these are not met as N. */
+static bool
+may_be_hashed_elsewhere(const MipwKeyDef *def)
+{
+	return def->of_extension && !def->hashed;
+}
+
 /*
  * An update's: what it has left alone is N of the identity and of the primary key, by
  * which copies may tell rows that have another identity, and nothing of others.
@@ -521,7 +548,7 @@ write_index_update(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer,
 	if (changed && is)
 		mipw_write_key(writer, new_hash, MIPW_K);
 	if (!changed && was && def->names_row)
-		mipw_write_key(writer, old_hash, MIPW_N);
+		mipw_write_key(writer, old_hash, may_be_hashed_elsewhere(def) ? MIPW_K : MIPW_N);
 }
 
 static void
@@ -545,8 +572,12 @@ write_reference(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer, char op,
 
 	if (op == 'D' || (op == 'U' && !may_have_changed(keys, def, old, new)))
 		return;
-	if (row_key(keys, def, new, &hash))
-		mipw_write_key(writer, hash, def->hashed ? MIPW_R : def->unhashed_mode);
+	if (!row_key(keys, def, new, &hash))
+		return;
+	mipw_write_key(writer, hash, def->hashed ? MIPW_R : def->unhashed_mode);
+	/* and where it is not hashed, K of the relation has to be met */
+	if (def->of_extension && def->hashed)
+		mipw_write_key(writer, def->relation, MIPW_R);
 }
 
 /* Of a table without identity: the old row's bytes, in whatever order the columns are. */

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/relation.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
@@ -105,10 +106,28 @@ lock_types(TupleDesc desc)
 	}
 }
 
+/* Of their expressions, that is; the indexes are locked. */
+static void
+lock_types_of_keys(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), NoLock);
+
+		lock_types(RelationGetDescr(index));
+		index_close(index, NoLock);
+	}
+	list_free(indexes);
+}
+
 void
 mip_lock_behind_or_refuse(Relation rel)
 {
 	lock_toast(rel->rd_rel->reltoastrelid);
 	lock_types(RelationGetDescr(rel));
 	lock_keys(rel);
+	lock_types_of_keys(rel);
 }
