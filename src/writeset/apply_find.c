@@ -87,17 +87,37 @@ is_same(MipTarget *target, TupleTableSlot *slot)
 	return true;
 }
 
+/* By the equality of the index that is not scanned */
+static bool
+has_key(MipTarget *target, TupleTableSlot *slot)
+{
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		ScanKey		key = &target->keys[i];
+		int			attr = target->index->rd_index->indkey.values[i] - 1;
+
+		if (slot->tts_isnull[attr] != target->wanted->tts_isnull[attr])
+			return false;
+		if (!slot->tts_isnull[attr] &&
+			!DatumGetBool(FunctionCall2Coll(&key->sk_func, key->sk_collation,
+											slot->tts_values[attr],
+											target->wanted->tts_values[attr])))
+			return false;
+	}
+	return true;
+}
+
 static bool
 is_wanted(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 {
 	MemoryContext before;
 	bool		result;
 
-	if (!target->source->whole)
+	if (!target->source->whole && !target->unscanned)
 		return true;			/* has been found by its key */
 	slot_getallattrs(slot);
 	before = MemoryContextSwitchTo(apply->scratch);
-	result = is_same(target, slot);
+	result = target->unscanned ? has_key(target, slot) : is_same(target, slot);
 	MemoryContextSwitchTo(before);
 	MemoryContextReset(apply->scratch);
 	return result;
@@ -392,7 +412,7 @@ bool
 mip_apply_find(MipApply *apply, MipTarget *target, bool again)
 {
 	catch_up(apply);
-	if (target->index)
+	if (target->index && !target->unscanned)
 	{
 		bool		found;
 
@@ -404,7 +424,7 @@ mip_apply_find(MipApply *apply, MipTarget *target, bool again)
 		judge_index(apply, target);
 		return found;
 	}
-	if (apply->set->updated + apply->set->deleted >= MAP_FROM)
+	if (target->source->whole && apply->set->updated + apply->set->deleted >= MAP_FROM)
 		return find_by_map(apply, target, again);
 	return find_by_reading(apply, target);
 }

@@ -11,7 +11,10 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am_d.h"
@@ -24,6 +27,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rls.h"
+#include "utils/snapmgr.h"
 
 #include "base/compat.h"
 #include "base/mip.h"
@@ -273,6 +277,19 @@ is_identity(const MipTarget *target, AttrNumber attno)
 	return false;
 }
 
+/*
+ * Does the index lead to the rows that the snapshot of REPEATABLE READ shows? Not to some
+ * that were changed behind it if the index was made then, over HOT chains (as in plancat.c).
+ * Who may take a new snapshot finds them with that.
+ */
+static bool
+goes_with_snapshot(Relation index)
+{
+	return !IsolationUsesXactSnapshot() || !index->rd_index->indcheckxmin ||
+		TransactionIdPrecedes(HeapTupleHeaderGetXmin(index->rd_indextuple->t_data),
+							  TransactionXmin);
+}
+
 /* Can it lead to all rows, by columns of the identity? */
 static bool
 is_fitting_index(const MipTarget *target, Relation index)
@@ -286,7 +303,7 @@ is_fitting_index(const MipTarget *target, Relation index)
 		if (!is_identity(target, form->indkey.values[i]))
 			return false;
 	if (target->source->whole)
-		return true;
+		return goes_with_snapshot(index);
 	return form->indisunique && has_identity(target, form);
 }
 
@@ -297,6 +314,8 @@ is_fitting_index(const MipTarget *target, Relation index)
 static int
 index_rank(Relation index)
 {
+	if (!goes_with_snapshot(index))
+		return 0;
 	return index->rd_index->indisunique ? INDEX_MAX_KEYS + 1 : index->rd_index->indnkeyatts;
 }
 
@@ -316,6 +335,7 @@ choose_index(MipTarget *target)
 	}
 	if (target->index == NULL && !target->source->whole)
 		mip_refuse_table(target, _("It has no unique index of the columns by which the writeset identifies rows."));
+	target->unscanned = target->index && !goes_with_snapshot(target->index);
 }
 
 /* Equality of the index, not that of the type */

@@ -44,6 +44,8 @@ typedef struct MipTarget
 
 	/* how rows are found */
 	Relation	index;			/* NULL: by reading them */
+	bool		unscanned;		/* it does not lead to all rows that the
+								 * snapshot shows: they are read */
 	int			nkeys;
 	ScanKeyData keys[INDEX_MAX_KEYS];
 	IndexScanDesc scan;
