@@ -35,6 +35,7 @@
 #include "writeset/apply.h"
 #include "writeset/apply_check.h"
 #include "writeset/apply_find.h"
+#include "writeset/apply_trigger.h"
 #include "writeset/apply_write.h"
 
 /* ---- rows ---- */
@@ -186,6 +187,7 @@ add_partitioned(Truncation *all, Oid relid)
 	all->partitioned = lappend(all->partitioned, rel);
 	if (!has_all_partitions(all, relid, AccessExclusiveLock))
 		return false;
+	mip_check_may_pass_over_truncation(rel);
 	add_relation(all, rel);
 	return true;
 }

@@ -91,6 +91,33 @@ has_rules(Relation rel)
 	return rel->rd_rules != NULL && rel->rd_rules->numLocks > 0;
 }
 
+pg_noreturn static void
+refuse_passing_over(Relation rel, const Trigger *trigger)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("must be owner of table \"%s\" to apply a writeset to it",
+					RelationGetRelationName(rel)),
+			 RI_FKey_trigger_type(trigger->tgfoid) == RI_TRIGGER_NONE ?
+			 errdetail("Its trigger \"%s\" would not fire.", trigger->tgname) :
+			 errdetail("Its foreign keys would not be checked."),
+			 errhint("Let the table's owner apply it.")));
+}
+
+static void
+check_triggers(Relation rel, bool truncation)
+{
+	const TriggerDesc *all = rel->trigdesc;
+
+	for (int i = 0; all && i < all->numtriggers; i++)
+	{
+		const Trigger *trigger = &all->triggers[i];
+
+		if (is_passed_over(trigger) && (!truncation || TRIGGER_FOR_TRUNCATE(trigger->tgtype)))
+			refuse_passing_over(rel, trigger);
+	}
+}
+
 /*
  * What a table's owner lets happen with each change, be it a foreign key's check or an
  * audit, is his to leave out: a right to change rows is none to do so unnoticed.
@@ -98,8 +125,6 @@ has_rules(Relation rel)
 void
 mip_check_may_pass_over_triggers(Relation rel)
 {
-	const TriggerDesc *all = rel->trigdesc;
-
 	if (mip_object_ownercheck_class(RelationGetRelid(rel), GetUserId()))
 		return;
 	if (has_rules(rel))
@@ -109,18 +134,13 @@ mip_check_may_pass_over_triggers(Relation rel)
 						RelationGetRelationName(rel)),
 				 errdetail("Its rules would not be applied."),
 				 errhint("Let the table's owner apply it.")));
-	for (int i = 0; all && i < all->numtriggers; i++)
-	{
-		const Trigger *trigger = &all->triggers[i];
+	check_triggers(rel, false);
+}
 
-		if (is_passed_over(trigger))
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("must be owner of table \"%s\" to apply a writeset to it",
-							RelationGetRelationName(rel)),
-					 RI_FKey_trigger_type(trigger->tgfoid) == RI_TRIGGER_NONE ?
-					 errdetail("Its trigger \"%s\" would not fire.", trigger->tgname) :
-					 errdetail("Its foreign keys would not be checked."),
-					 errhint("Let the table's owner apply it.")));
-	}
+/* Rows of a partitioned table are its partitions', and so is what happens with them. */
+void
+mip_check_may_pass_over_truncation(Relation partitioned)
+{
+	if (!mip_object_ownercheck_class(RelationGetRelid(partitioned), GetUserId()))
+		check_triggers(partitioned, true);
 }

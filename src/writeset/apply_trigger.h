@@ -17,4 +17,7 @@ extern void mip_choose_triggers(ResultRelInfo *info);
 /* An error, if others would fire with statements, and the table is not the user's. */
 extern void mip_check_may_pass_over_triggers(Relation rel);
 
+/* Likewise, of one that is truncated with all its partitions, which have been asked for. */
+extern void mip_check_may_pass_over_truncation(Relation partitioned);
+
 #endif							/* MIP_APPLY_TRIGGER_H */

@@ -272,6 +272,20 @@ ALTER TABLE pa1 OWNER TO ws_emptier; ALTER TABLE pa21 OWNER TO ws_emptier; ALTER
 SET ROLE ws_emptier;
 :apply
 :code
+-- What its owner has fire by TRUNCATE is left out by nobody else.
+RESET ROLE;
+GRANT TRUNCATE ON pa, pa2, pb TO ws_emptier;
+CREATE TRIGGER emptied BEFORE TRUNCATE ON pb EXECUTE FUNCTION suppress_redundant_updates_trigger();
+SET ROLE ws_emptier;
+:apply
+:code
+RESET ROLE;
+DROP TRIGGER emptied ON pb;
+SET ROLE ws_emptier;
+BEGIN;
+:apply
+SELECT count(*) FROM ONLY pa1;
+ROLLBACK;
 RESET ROLE;
 BEGIN;
 :apply
