@@ -222,7 +222,7 @@ row_hash(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 {
 	const MipwRelation *source = target->source;
 	MemoryContext before = MemoryContextSwitchTo(apply->scratch);
-	uint32		hash = 0;
+	uint64		hash = 0;
 
 	slot_getallattrs(slot);
 	for (int i = 0; i < source->nidentity; i++)
@@ -230,13 +230,13 @@ row_hash(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 		MipColumn  *column = &target->columns[source->identity[i]];
 		int			attr = column->attno - 1;
 
-		hash = pg_rotate_left32(hash, 1);
-		if (!slot->tts_isnull[attr])
-			hash ^= mip_column_hash(column, slot->tts_values[attr]);
+		/* columns with the same value must not cancel each other */
+		hash = hash_combine64(hash, slot->tts_isnull[attr] ? 0 :
+							  mip_column_hash(column, slot->tts_values[attr]));
 	}
 	MemoryContextSwitchTo(before);
 	MemoryContextReset(apply->scratch);
-	return murmurhash32(hash);
+	return murmurhash32((uint32) (hash ^ hash >> 32));
 }
 
 void

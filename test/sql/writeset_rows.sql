@@ -244,6 +244,21 @@ SET work_mem = '64kB';
 CALL many('the same, little memory', :'same', 'UPDATE wr.many SET a = 2; DELETE FROM wr.many WHERE ctid = ANY (ARRAY(SELECT ctid FROM wr.many LIMIT 8000))');
 CALL many('distinct, little memory', :'distinct', 'UPDATE wr.many SET n = n + 1; DELETE FROM wr.many WHERE a = 1');
 RESET work_mem;
+-- whose columns are all the same
+DO $$
+BEGIN
+	EXECUTE format('CREATE TABLE wide (%s) USING mip', (SELECT string_agg(format('c%s int', i), ', ') FROM generate_series(1, 64) i));
+	EXECUTE format('INSERT INTO wide SELECT %s FROM generate_series(1, 20000) n', (SELECT string_agg('n', ', ') FROM generate_series(1, 64) i));
+END $$;
+INSERT INTO wide (c1, c33) VALUES (1, 1), (2, 2), (1, NULL), (NULL, 1);
+:capture
+DELETE FROM wide WHERE c2 > 1000 OR (c33 IS NULL AND c1 = 1);
+UPDATE wide SET c64 = -1 WHERE c1 IS NULL OR c2 = 1000;
+:take
+ROLLBACK;
+:apply
+SELECT count(*), sum(c1), sum(c64), count(c64) FROM wide;
+SELECT c1, c33, c64 FROM wide WHERE c2 IS NULL ORDER BY c1, c33;
 RESET statement_timeout;
 RESET DateStyle;
 
