@@ -46,7 +46,9 @@ typedef struct MipwSlot
 	const MipwRelation *relation;	/* as it was described last */
 	uint32		epoch;			/* chains of others are over */
 	uint32		number;
-	struct MipwOp *ops;			/* all that are left, the newest first */
+	struct MipwOp *ops;			/* all since its last TRUNCATE, the newest
+								 * first */
+	struct MipwOp *truncations; /* likewise, but all of them */
 	struct MipwSlot *next;
 } MipwSlot;
 
@@ -83,7 +85,7 @@ typedef struct MipwOp
 	bool		made;			/* the body is not a writeset's */
 	struct MipwOp *before;		/* U: the one before it in the chain */
 	struct MipwOp *same;		/* open ones of the same image */
-	struct MipwOp *older;		/* in its slot */
+	struct MipwOp *older;		/* in its slot's list */
 } MipwOp;
 
 typedef struct MipwOpen
@@ -202,6 +204,7 @@ static MipwOp *
 add_op(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 {
 	MipwOp	   *op = palloc0(sizeof(MipwOp));
+	MipwOp	  **list = change->op == 'T' ? &slot->truncations : &slot->ops;
 
 	op->op = change->op;
 	op->slot = slot;
@@ -210,8 +213,8 @@ add_op(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 	op->number = change->number;
 	op->body = change->body;
 	op->body_end = change->body_end;
-	op->older = slot->ops;
-	slot->ops = op;
+	op->older = *list;
+	*list = op;
 	return op;
 }
 
@@ -402,16 +405,9 @@ do_delete(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 static void
 do_truncate(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 {
-	MipwOp	  **end = &slot->ops;
-
-	for (MipwOp *op = slot->ops; op; op = op->older)
-		if (op->op == 'T')
-		{
-			op->outdated = true;
-			*end = op;
-			end = &op->older;
-		}
-	*end = NULL;
+	slot->ops = NULL;
+	if (slot->truncations)
+		slot->truncations->outdated = true;
 	slot->epoch++;
 	add_op(c, slot, change);
 }
@@ -467,6 +463,17 @@ drop_outdated(MipwOp **ops, uint64 n)
 	}
 }
 
+static void
+put_in_place(MipwOp **ops, MipwOp *list)
+{
+	for (MipwOp *op = list; op; op = op->older)
+		if (!op->cancelled)
+		{
+			Assert(ops[op->place] == NULL);
+			ops[op->place] = op;
+		}
+}
+
 static MipwOp **
 ops_in_place(MipwCompaction *c)
 {
@@ -475,12 +482,10 @@ ops_in_place(MipwCompaction *c)
 												 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 
 	for (MipwSlot *slot = c->slots; slot; slot = slot->next)
-		for (MipwOp *op = slot->ops; op; op = op->older)
-			if (!op->cancelled)
-			{
-				Assert(ops[op->place] == NULL);
-				ops[op->place] = op;
-			}
+	{
+		put_in_place(ops, slot->ops);
+		put_in_place(ops, slot->truncations);
+	}
 	drop_outdated(ops, c->place);
 	return ops;
 }
