@@ -68,6 +68,14 @@ typedef struct MipwWritten
 	char		status;
 } MipwWritten;
 
+/* The body of an update, which becomes part of a change; it lives as long as the writesets. */
+typedef struct MipwLater
+{
+	struct MipwLater *before;
+	const uint8 *body;
+	const uint8 *body_end;
+} MipwLater;
+
 /* A change of the result */
 typedef struct MipwOp
 {
@@ -83,6 +91,8 @@ typedef struct MipwOp
 	const uint8 *body;
 	const uint8 *body_end;
 	bool		made;			/* the body is not a writeset's */
+	MipwLater  *later;			/* what is not in it yet, the last one first */
+	Size		later_bytes;
 	struct MipwOp *before;		/* U: the one before it in the chain */
 	struct MipwOp *same;		/* open ones of the same image */
 	struct MipwOp *older;		/* in its slot's list */
@@ -276,23 +286,76 @@ change_of(const MipwOp *op)
 	return change;
 }
 
-/* An update becomes part of the insertion or update before it. */
 static void
-merge(MipwOp *op, const MipwValue *row)
+drop_later(MipwOp *op)
 {
-	MipwChange	before = change_of(op);
-	MipwValue  *values = mip_row_values(&before);
+	while (op->later)
+	{
+		MipwLater  *later = op->later;
+
+		op->later = later->before;
+		pfree(later);
+	}
+	op->later_bytes = 0;
+}
+
+/* Of columns that have no value yet */
+static void
+add_values(MipwValue *values, const MipwChange *change)
+{
+	MipwValue  *row = mip_row_values(change);
+
+	for (int i = 0; i < change->relation->ncolumns; i++)
+		if (!values[i].there)
+			values[i] = row[i];
+	pfree(row);
+}
+
+/* Makes the body of all that there is. Values are where they have been until then. */
+static void
+settle(MipwOp *op)
+{
+	MipwChange	first = change_of(op);
+	MipwValue  *values;
 	MipwValue  *identity = NULL;
 
-	for (int i = 0; i < op->relation->ncolumns; i++)
-		if (row[i].there)
-			values[i] = row[i];
+	if (op->later == NULL)
+		return;
+	values = palloc0(op->relation->ncolumns * sizeof(MipwValue) + 1);
+	for (MipwLater *later = op->later; later; later = later->before)
+	{
+		MipwChange	update = {.op = 'U',.relation = op->relation};
+
+		update.body = later->body;
+		update.body_end = later->body_end;
+		add_values(values, &update);
+	}
+	add_values(values, &first);
 	if (op->op == 'U')
-		identity = mip_identity_values(&before);
+		identity = mip_identity_values(&first);
 	set_body(op, identity, values);
+	drop_later(op);
 	pfree(values);
 	if (identity)
 		pfree(identity);
+}
+
+/*
+ * An update becomes part of the insertion or update before it. The body is made anew only
+ * when as many bytes have come as it has: a long row is not copied with each small update.
+ */
+static void
+merge(MipwOp *op, const MipwChange *change)
+{
+	MipwLater  *later = palloc(sizeof(MipwLater));
+
+	later->before = op->later;
+	later->body = change->body;
+	later->body_end = change->body_end;
+	op->later = later;
+	op->later_bytes += change->body_end - change->body;
+	if (op->later_bytes >= op->body_end - op->body)
+		settle(op);
 }
 
 /* Has another row taken the identity that this one left, or could it have? */
@@ -365,7 +428,7 @@ do_update(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 	}
 	else
 	{
-		merge(op, row);
+		merge(op, change);
 		if (moves)
 			move(c, op, slot, new, change);
 	}
@@ -397,6 +460,7 @@ do_delete(MipwCompaction *c, MipwSlot *slot, const MipwChange *change)
 		MipwValue  *identity = mip_identity_values(&first);
 
 		op->op = 'D';
+		drop_later(op);
 		set_body(op, identity, NULL);
 		pfree(identity);
 	}
@@ -529,10 +593,13 @@ write_ops(MipwWriter *writer, MipwOp **ops, uint64 n, uint64 number)
 		CHECK_FOR_INTERRUPTS();
 		if (op == NULL)
 			continue;
+		settle(op);
 		body.data = (char *) op->body;
 		body.len = op->body_end - op->body;
 		mipw_write_change(writer, op->op, number ? number++ : op->number,
 						  write_relation(written, writer, op->relation), &body);
+		if (op->made)
+			pfree((void *) op->body);
 	}
 	return number;
 }

@@ -33,6 +33,31 @@ SELECT op, identity, row FROM mip.writeset_changes(:'w');
 SELECT count(*) FROM (TABLE two EXCEPT TABLE was) x;
 TABLE two ORDER BY id;
 
+-- A long row with many short updates, and some that are as long, compacted
+CREATE TABLE long (id int PRIMARY KEY, big text, other text, n int, m int) USING mip;
+ALTER TABLE long ALTER big SET STORAGE EXTERNAL;
+INSERT INTO long SELECT i, repeat(i::text, 4000), 'other', 0, 0 FROM generate_series(1, 3) i;
+:capture
+INSERT INTO long VALUES (5, repeat('five', 1000), NULL, 0, NULL);
+UPDATE long SET big = repeat(n::text, 3000) WHERE id = 1;
+DO $$
+BEGIN
+	FOR i IN 1..300 LOOP
+		UPDATE long SET n = i WHERE id <> 3 OR i < 100;
+		UPDATE long SET m = -i WHERE i % 7 = 0 AND id IN (1, 5);
+		UPDATE long SET other = repeat('x', 5000), m = NULL WHERE i = 200 AND id IN (2, 5);
+		UPDATE long SET id = id + 5 WHERE i = 250 AND id = 5;
+	END LOOP;
+END $$;
+DELETE FROM long WHERE id = 3;
+:take
+SELECT id, left(big, 4), length(big), length(other), n, m FROM long ORDER BY id;
+ROLLBACK;
+SELECT mip.writeset_compact(:'w') AS w \gset
+SELECT op, identity, length(row->>'big') AS big, length(row->>'other') AS other, row->>'n' AS n, row->>'m' AS m, row ? 'm' AS has_m FROM mip.writeset_changes(:'w');
+:apply
+SELECT id, left(big, 4), length(big), length(other), n, m FROM long ORDER BY id;
+
 -- By the whole row, and by a key that has been given up
 CREATE TABLE gaining (a int, b int) USING mip;
 INSERT INTO gaining VALUES (1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6);
