@@ -292,6 +292,7 @@ begin(MipApply *apply, const MipwSet *set, void (*check_table) (Relation rel))
 	memset(apply, 0, sizeof(MipApply));
 	apply->set = set;
 	apply->check_table = check_table;
+	dlist_init(&apply->batches);
 	apply->estate = CreateExecutorState();
 	before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
 	apply->scratch = AllocSetContextCreate(CurrentMemoryContext, "row of a writeset",

@@ -33,6 +33,7 @@
 #include "writeset/apply_column.h"
 #include "writeset/apply_find.h"
 #include "writeset/apply_map.h"
+#include "writeset/apply_runs.h"
 #include "writeset/format.h"
 #include "writeset/values.h"
 
@@ -277,23 +278,24 @@ mip_apply_want(const MipApply *apply, MipTarget *target, const MipwChange *chang
 	ExecStoreVirtualTuple(slot);
 }
 
-/* Rows that the writeset will ask for. What target->wanted has does not last. */
+/*
+ * Rows that the writeset will ask for before it truncates the table, and the map is made
+ * anew. What target->wanted has does not last.
+ */
 static void
 expect_rows(MipApply *apply, MipTarget *target)
 {
-	MipwCursor	cursor = mipw_changes(apply->set);
+	MipRunsCursor cursor = mip_runs_changes(apply->runs, target->source, apply->number);
 	MemoryContext memory = AllocSetContextCreate(CurrentMemoryContext, "row to be found",
 												 ALLOCSET_DEFAULT_SIZES);
 	uint64		first = apply->number;
 	MipwChange	change;
 
-	while (mipw_next(&cursor, &change))
+	while (mip_runs_next(apply->runs, &cursor, &change))
 	{
 		MemoryContext before;
 
-		CHECK_FOR_INTERRUPTS();
-		if (change.number < first || change.relation != target->source ||
-			(change.op != 'U' && change.op != 'D'))
+		if (change.op != 'U' && change.op != 'D')
 			continue;
 		apply->number = change.number;
 		before = MemoryContextSwitchTo(memory);
@@ -330,6 +332,13 @@ make_map(MipApply *apply, MipTarget *target)
 	MipwValue  *values = target->values;
 	TupleTableSlot *wanted = target->wanted;
 
+	if (apply->runs == NULL)
+	{
+		MemoryContext before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
+
+		apply->runs = mip_runs_create(apply->set);
+		MemoryContextSwitchTo(before);
+	}
 	target->values = palloc(target->source->ncolumns * sizeof(MipwValue));
 	target->wanted = MakeSingleTupleTableSlot(RelationGetDescr(target->rel), &TTSOpsVirtual);
 	target->map = mip_rows_create(target->map_memory);

@@ -13,11 +13,13 @@
 #include "access/relscan.h"
 #include "access/skey.h"
 #include "executor/executor.h"
+#include "lib/ilist.h"
 #include "nodes/execnodes.h"
 #include "utils/rel.h"
 
 #include "writeset/apply_column.h"
 #include "writeset/apply_map.h"
+#include "writeset/apply_runs.h"
 #include "writeset/format.h"
 
 /* A table, from the first change of it on. */
@@ -64,6 +66,7 @@ typedef struct MipTarget
 	uint64	   *numbers;		/* of their changes */
 	int			nslots;			/* so many slots there are */
 	int			batched;
+	dlist_node	batch_node;		/* if there are some */
 	Size		batched_bytes;
 	BulkInsertState bulk;		/* once there were many */
 } MipTarget;
@@ -91,6 +94,9 @@ typedef struct MipApply
 	int			settings;		/* mip_values_begin(); 0: they are the
 								 * session's */
 	MipTarget **targets;		/* by the writeset's number of the relation */
+	dlist_head	batches;		/* targets that have one, in the order of
+								 * their first rows */
+	MipRuns    *runs;			/* NULL: have not been needed */
 	MipDoubt   *doubts;
 	int64		ndoubts;
 	int64		room;

@@ -168,6 +168,8 @@ insert_later(MipApply *apply, MipTarget *target, const MipwChange *change)
 	before = MemoryContextSwitchTo(target->batch_memory);
 	set_row(apply, target, target->batch[n]);
 	MemoryContextSwitchTo(before);
+	if (n == 0)
+		dlist_push_tail(&apply->batches, &target->batch_node);
 	target->numbers[target->batched++] = change->number;
 	target->batched_bytes += change->body_end - change->body;
 	if (target->batched == BATCH_ROWS || target->batched_bytes >= BATCH_BYTES)
@@ -237,6 +239,7 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 		ExecClearTuple(target->batch[i]);
 	}
 	apply->number = number;
+	dlist_delete(&target->batch_node);
 	target->batched = 0;
 	target->batched_bytes = 0;
 	MemoryContextReset(target->batch_memory);
@@ -245,9 +248,8 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 void
 mip_apply_flush_all(MipApply *apply)
 {
-	for (uint32 i = 0; i < apply->set->nrelations; i++)
-		if (apply->targets[i])
-			mip_apply_flush(apply, apply->targets[i]);
+	while (!dlist_is_empty(&apply->batches))
+		mip_apply_flush(apply, dlist_head_element(MipTarget, batch_node, &apply->batches));
 }
 
 /* ---- updates and deletions ---- */

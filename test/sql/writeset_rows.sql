@@ -284,6 +284,40 @@ ROLLBACK;
 :apply
 SELECT count(*), sum(c1), sum(c64), count(c64) FROM wide;
 SELECT c1, c33, c64 FROM wide WHERE c2 IS NULL ORDER BY c1, c33;
+-- Tables that take turns, and are truncated between: each finds its own rows, and those behind the last TRUNCATE.
+CREATE TABLE turn1 (a int, v text) USING mip;
+CREATE TABLE turn2 (a int, v text) USING mip;
+INSERT INTO turn1 SELECT i, 'old' FROM generate_series(1, 9) i;
+INSERT INTO turn2 TABLE turn1;
+:capture
+UPDATE turn1 SET v = 'new' WHERE a < 3;
+UPDATE turn2 SET v = 'new' WHERE a < 3;
+SELECT mip.writeset() AS w1 \gset
+DELETE FROM turn1 WHERE a = 2;
+UPDATE turn2 SET a = a + 10 WHERE a > 7;
+TRUNCATE turn1;
+INSERT INTO turn1 VALUES (1, 'again'), (2, 'again'), (3, 'again');
+SELECT mip.writeset((mip.writeset_info(:'w1')).last) AS w2 \gset
+UPDATE turn2 SET v = 'newer' WHERE a IN (1, 9);
+UPDATE turn1 SET v = 'newer' WHERE a < 3;
+DELETE FROM turn2 WHERE a = 18;
+TRUNCATE turn2;
+DELETE FROM turn1 WHERE a = 1;
+INSERT INTO turn2 VALUES (5, 'again'), (6, 'again');
+SELECT mip.writeset((mip.writeset_info(:'w2')).last) AS w3 \gset
+DELETE FROM turn2 WHERE a = 6;
+DELETE FROM turn1 WHERE a = 3;
+SELECT mip.writeset((mip.writeset_info(:'w3')).last) AS w4 \gset
+TABLE turn1; TABLE turn2;
+ROLLBACK;
+SELECT mip.writeset_compact(:'w1', :'w2', :'w3', :'w4') AS w \gset
+SELECT op, relation, identity->>'a' AS a FROM mip.writeset_changes(:'w');
+BEGIN;
+:apply
+TABLE turn1; TABLE turn2;
+ROLLBACK;
+SELECT mip.writeset_apply(:'w1'), mip.writeset_apply(:'w2'), mip.writeset_apply(:'w3'), mip.writeset_apply(:'w4');
+TABLE turn1; TABLE turn2;
 RESET statement_timeout;
 RESET DateStyle;
 
