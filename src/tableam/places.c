@@ -72,7 +72,7 @@ struct MipPlaces
 	int			last_file;		/* likely to be the next one's */
 	int64		count;
 	int64		number;			/* given last */
-	bool		truncates;
+	int64		truncated;		/* all TRUNCATEs are before this position */
 	BufFile    *spill;			/* NULL: all are in memory */
 	int64		spilled;		/* how many are there */
 	MipPlace   *tail;			/* the others */
@@ -137,10 +137,10 @@ mip_places_last(const MipPlaces *places)
 	return places->number;
 }
 
-bool
-mip_places_truncate(const MipPlaces *places)
+int64
+mip_places_truncated(const MipPlaces *places)
 {
-	return places->truncates;
+	return Min(places->truncated, places->count);
 }
 
 int
@@ -412,7 +412,8 @@ mip_places_add(MipPlaces *places, const MipPlace *place)
 {
 	*next_place(places) = *place;
 	places->count++;
-	places->truncates |= place->op == MIP_PLACE_TRUNCATE;
+	if (place->op == MIP_PLACE_TRUNCATE)
+		places->truncated = places->count;
 	places->number = place->number;
 }
 
@@ -453,9 +454,10 @@ mip_places_append(MipPlaceFile file, MipPlaceOp op,
 	place->number = places->number + 1 - shifted(places, places->count);
 	set_place(&place->old, old);
 	set_place(&place->new, new);
-	places->truncates |= op == MIP_PLACE_TRUNCATE;
 	places->count++;
 	places->number++;
+	if (op == MIP_PLACE_TRUNCATE)
+		places->truncated = places->count;
 	return places->nfiles > nfiles;
 }
 

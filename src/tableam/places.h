@@ -102,8 +102,8 @@ extern int	mip_places_read(MipPlaces *places, int64 position, MipPlace *into, in
 extern void mip_places_leave_out(MipPlaces *places, int64 truncate, int64 first);
 extern void mip_places_renumber(MipPlaces *places);
 
-/* May there be a TRUNCATE among them? */
-extern bool mip_places_truncate(const MipPlaces *places);
+/* All TRUNCATEs among them are before this position. */
+extern int64 mip_places_truncated(const MipPlaces *places);
 
 extern int	mip_places_files(const MipPlaces *places);
 extern MipPlaceFile mip_places_file(const MipPlaces *places, int i);

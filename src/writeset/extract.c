@@ -311,9 +311,10 @@ static void
 note_truncations(Extraction *extraction, int64 position)
 {
 	MipPlace	places[READ_AT_A_TIME];
+	int64		end = mip_places_truncated(extraction->places);
 	int			n;
 
-	for (; position < mip_places_count(extraction->places); position += n)
+	for (; position < end; position += n)
 	{
 		CHECK_FOR_INTERRUPTS();
 		n = mip_places_read(extraction->places, position, places, READ_AT_A_TIME);
@@ -519,8 +520,7 @@ mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes)
 	extraction.position = mip_places_above(places, after);
 	extraction.end = mip_places_count(places);
 	extraction.build = mip_build_begin(after, max_bytes);
-	if (mip_places_truncate(places))
-		note_truncations(&extraction, extraction.position);
+	note_truncations(&extraction, extraction.position);
 	extract_places(&extraction);
 	if (own)
 		note_left_out(&extraction);
