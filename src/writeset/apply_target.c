@@ -531,6 +531,8 @@ mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
 	if ((target->checked & right) == 0)
 	{
 		note_right(target, right);
+		if (right != ACL_TRUNCATE)
+			mip_refuse_transition_tables(target->info, right);
 		if (right == ACL_UPDATE || right == ACL_DELETE)
 		{
 			/* or subscribers of this database would miss it, or stop at it */

@@ -73,6 +73,34 @@ mip_choose_triggers(ResultRelInfo *info)
 		info->ri_TrigDesc = chosen;
 }
 
+static bool
+is_of_event(const Trigger *trigger, AclMode right)
+{
+	return right == ACL_INSERT ? TRIGGER_FOR_INSERT(trigger->tgtype) :
+		right == ACL_UPDATE ? TRIGGER_FOR_UPDATE(trigger->tgtype) :
+		TRIGGER_FOR_DELETE(trigger->tgtype);
+}
+
+/* What a transition table has is what a statement has changed, and there is none. */
+void
+mip_refuse_transition_tables(const ResultRelInfo *info, AclMode right)
+{
+	const TriggerDesc *fire = info->ri_TrigDesc;
+
+	for (int i = 0; fire && i < fire->numtriggers; i++)
+	{
+		const Trigger *trigger = &fire->triggers[i];
+
+		if ((trigger->tgoldtable || trigger->tgnewtable) && is_of_event(trigger, right))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot apply a writeset to table \"%s\": its trigger \"%s\" would fire, and has transition tables",
+							RelationGetRelationName(info->ri_RelationDesc), trigger->tgname),
+					 errdetail("These hold what a statement has changed, and a writeset has no statements."),
+					 errhint("Let the trigger fire for statements of this database only (ALTER TABLE ... ENABLE TRIGGER), or create it without REFERENCING.")));
+	}
+}
+
 /* Would it fire if statements made the changes, and does not here? */
 static bool
 is_passed_over(const Trigger *trigger)

@@ -14,6 +14,9 @@
 /* Those of the table are replaced by those that are to fire. */
 extern void mip_choose_triggers(ResultRelInfo *info);
 
+/* An error, if one of these fires with such changes (ACL_INSERT, ...) and has transition tables. */
+extern void mip_refuse_transition_tables(const ResultRelInfo *info, AclMode right);
+
 /* An error, if others would fire with statements, and the table is not the user's. */
 extern void mip_check_may_pass_over_triggers(Relation rel);
 

@@ -347,6 +347,32 @@ SELECT t FROM fired ORDER BY n;
 RESET DateStyle;
 TABLE trig;
 
+-- Not those with transition tables, which are of statements; of changes for which they do not fire no matter.
+CREATE TABLE transition (id int PRIMARY KEY, v text) USING mip;
+INSERT INTO transition VALUES (1, 'a');
+:capture
+INSERT INTO transition VALUES (2, 'b');
+SELECT mip.writeset() AS inserted \gset
+UPDATE transition SET v = 'c';
+:take
+ROLLBACK;
+CREATE FUNCTION transition() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO ws.fired (t) SELECT concat_ws(' ', TG_NAME, o.v, n.v) FROM o FULL JOIN n USING (id);
+	RETURN NULL;
+END $$;
+CREATE TRIGGER whole AFTER UPDATE ON transition REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH ROW EXECUTE FUNCTION transition();
+ALTER TABLE transition ENABLE ALWAYS TRIGGER whole;
+:apply
+:code
+TABLE transition;
+SELECT mip.writeset_apply(:'inserted');
+TABLE transition ORDER BY id;
+DELETE FROM transition WHERE id = 2;
+ALTER TABLE transition ENABLE TRIGGER whole;
+:apply
+TABLE transition ORDER BY id;
+
 -- What is applied is not captured again, but what triggers write to is; nor behind an error.
 CREATE TABLE wide (id int PRIMARY KEY, v text) USING mip;
 :capture
