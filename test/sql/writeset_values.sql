@@ -221,6 +221,17 @@ SELECT mip.writeset_apply(:'w');
 SELECT d FROM days;
 DROP DOMAIN pg_temp.date;
 DROP TABLE pg_temp.pg_class;
+-- A made one, in EUC_JP: two names of columns that are one in UTF-8.
+CREATE TABLE public.t27 ("№" int, b int);
+INSERT INTO public.t27 VALUES (5, 6);
+\set made '\\x4d4950570100000101000000000000008a0000000000000001000000000000000100000000000000000000000000000001000000000000000000000001000000320000000c0000000100000077067075626c696303743237020102ade207696e746567657201038fa2f107696e746567657235efaddeb644cd8c4400090005000000050000009861dfc4'
+SELECT mip.writeset_apply(:'made');
+\echo SQLSTATE :SQLSTATE
+SELECT op, relation FROM mip.writeset_changes(:'made');
+\echo SQLSTATE :SQLSTATE
+SELECT deleted, relations FROM mip.writeset_info(:'made');
+TABLE public.t27;
+DROP TABLE public.t27;
 
 SET client_min_messages = warning;
 DROP SCHEMA wv CASCADE;
