@@ -60,6 +60,23 @@ require_row(const MipTarget *target, const MipwChange *change, bool found)
 					   (unsigned long long) change->number)));
 }
 
+/*
+ * What came before is written, for triggers and for checks that look at other rows. The
+ * latter need not execute commands, as triggers do, to see it.
+ */
+static void
+write_before(MipApply *apply, const MipTarget *target)
+{
+	if (!has_triggers(target) && !target->in_order)
+		return;
+	mip_apply_flush_all(apply);
+	if (!target->in_order)
+		return;
+	CommandCounterIncrement();
+	UpdateActiveSnapshotCommandId();
+	apply->estate->es_output_cid = GetCurrentCommandId(true);
+}
+
 static void
 apply_row(MipApply *apply, const MipwChange *change)
 {
@@ -67,9 +84,7 @@ apply_row(MipApply *apply, const MipwChange *change)
 		change->op == 'U' ? ACL_UPDATE : ACL_DELETE;
 	MipTarget  *target = mip_target_of(apply, change, right);
 
-	/* triggers see what came before */
-	if (has_triggers(target))
-		mip_apply_flush_all(apply);
+	write_before(apply, target);
 	for (MipTarget *twin = target->twin; twin != target; twin = twin->twin)
 		mip_apply_flush(apply, twin);
 	if (change->op == 'I')

@@ -21,6 +21,8 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "nodes/nodes.h"
+#include "optimizer/optimizer.h"
 #include "parser/parse_relation.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -239,6 +241,21 @@ runs_code(const MipTarget *target)
 	for (int i = 0; i < info->ri_NumIndices; i++)
 		if (info->ri_IndexRelationInfo[i]->ii_Expressions ||
 			info->ri_IndexRelationInfo[i]->ii_Predicate)
+			return true;
+	return false;
+}
+
+/* Does a check of a row, or of a domain, go by more than its values: what is in tables? */
+static bool
+goes_by_others(const MipTarget *target)
+{
+	TupleConstr *constr = RelationGetDescr(target->rel)->constr;
+
+	for (int i = 0; constr && i < constr->num_check; i++)
+		if (contain_mutable_functions(stringToNode(constr->check[i].ccbin)))
+			return true;
+	for (int i = 0; target->domains && i < target->source->ncolumns; i++)
+		if (mip_column_goes_by_others(&target->columns[i]))
 			return true;
 	return false;
 }
@@ -468,6 +485,7 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	apply->check_table(target->rel);
 	join_twin(apply, target);
 	map_columns(apply, target);
+	target->in_order = goes_by_others(target);
 	target->info = makeNode(ResultRelInfo);
 	enter_range_table(apply, target);
 	mip_choose_triggers(target->info);

@@ -41,6 +41,7 @@ typedef struct MipTarget
 	Bitmapset  *updated;		/* columns that the last update changed */
 	bool		fixed;			/* values are read under fixed settings */
 	bool		domains;		/* there are columns of domains */
+	bool		in_order;		/* its checks see what came before */
 	bool		runs_code;		/* of others, by each change: triggers,
 								 * expressions */
 

@@ -172,7 +172,8 @@ insert_later(MipApply *apply, MipTarget *target, const MipwChange *change)
 		dlist_push_tail(&apply->batches, &target->batch_node);
 	target->numbers[target->batched++] = change->number;
 	target->batched_bytes += change->body_end - change->body;
-	if (target->batched == BATCH_ROWS || target->batched_bytes >= BATCH_BYTES)
+	if (target->in_order || target->batched == BATCH_ROWS ||
+		target->batched_bytes >= BATCH_BYTES)
 		mip_apply_flush(apply, target);
 }
 
