@@ -273,7 +273,7 @@ RESET work_mem;
 DO $$
 BEGIN
 	EXECUTE format('CREATE TABLE wide (%s) USING mip', (SELECT string_agg(format('c%s int', i), ', ') FROM generate_series(1, 64) i));
-	EXECUTE format('INSERT INTO wide SELECT %s FROM generate_series(1, 20000) n', (SELECT string_agg('n', ', ') FROM generate_series(1, 64) i));
+	EXECUTE format('INSERT INTO wide SELECT %s FROM generate_series(1, 5000) n', (SELECT string_agg('n', ', ') FROM generate_series(1, 64) i));
 END $$;
 INSERT INTO wide (c1, c33) VALUES (1, 1), (2, 2), (1, NULL), (NULL, 1);
 :capture
