@@ -146,6 +146,7 @@ class Family:
         self._lost = False  # whether one of this operation's may have been, which a site may have forgotten since
         self._freed = False  # whether we have given one up, of whomever
         self._settles = False  # what has been left behind, instead of being submitted
+        self._was_in_doubt = False  # what it settles
         self._given_up = False  # whether somebody else has given an attempt of ours up, and goes on
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
@@ -164,12 +165,14 @@ class Family:
         assert settled is not None
         return settled
 
-    async def settle(self, handler: Handler | None, request: str | None) -> Settled | None:
+    async def settle(self, handler: Handler | None, request: str | None, *, in_doubt: bool) -> Settled | None:
         """The same for what no client has submitted here: the handler runs only while something is in doubt that it is
         to repeat, and the attempts are empty where there is nothing else to be finished, and from then on where the XID
         turns out to be too old. None where nothing is in doubt any more, because somebody else has taken it back.
+        `in_doubt`: whether anything has been; what never was may be cancelled all the same.
         """
         self._settles = True
+        self._was_in_doubt = in_doubt
         return await self._run(handler, request)
 
     async def _run(self, handler: Handler | None, request: str | None) -> Settled | None:
@@ -400,7 +403,9 @@ class Family:
         """
         mipts = await self._read()
         ours = self._ours_in_doubt(mipts)
-        if not ours or (repeat and not any(entry.request == request and entry.result is not None for entry in ours)):
+        if not ours and (repeat or self._was_in_doubt):
+            return False
+        if repeat and not any(entry.request == request and entry.result is not None for entry in ours):
             return False
         if free or self._crowded(mipts):
             await self._free(mipts)

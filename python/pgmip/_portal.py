@@ -156,9 +156,7 @@ class Portal:
     def _open_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None and not self._state.closed:
             loop = asyncio.new_event_loop()
-            thread = threading.Thread(
-                target=self._run, args=(loop, self._state, self._lock), name=self._name, daemon=True
-            )
+            thread = threading.Thread(target=self._run, args=(loop, self._state), name=self._name, daemon=True)
             thread.start()
             weakref.finalize(self, _end, self._state, loop, thread)
             if self._loop is None:  # else a signal handler has been faster, and this one ends with the portal
@@ -168,15 +166,12 @@ class Portal:
         return self._loop
 
     @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop, state: _State, lock: threading.RLock) -> None:
+    def _run(loop: asyncio.AbstractEventLoop, state: _State) -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels what is left
             try:
                 runner.get_loop().run_forever()
-            finally:  # also by what ends a thread, raised by a callback: nobody is to wait for it
-                with lock:
-                    state.closed = True
-                loop.call_soon(loop.stop)
-                loop.run_forever()  # begins what has been called until then
+            finally:  # also by what ends a thread, raised by a callback: nobody is to call it any more
+                state.closed = True
 
 
 def _call_off(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -418,9 +418,9 @@ class App:
             known = "" if self._named_in(found) else f", and {_no_handler(found)}"
             raise Unknown(f"the request is not decided{known}. {explain(found.mipts).reason}", xid=family.xid)
         if transaction is None:
-            return await family.settle(None, found.request)
+            return await family.settle(None, found.request, in_doubt=found.is_in_doubt)
         with handled(transaction.handler) as handler:
-            return await family.settle(handler, found.request)
+            return await family.settle(handler, found.request, in_doubt=found.is_in_doubt)
 
     async def _acknowledge(self, phase: Phase, sites: tuple[str, ...] | None) -> None:
         deadline = self._deadline(None)
