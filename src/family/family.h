@@ -51,7 +51,7 @@ typedef struct MipFamily
 	volatile int ninstances;
 	volatile uint64 joins;		/* how often an instance was registered */
 	volatile uint64 transitions;	/* prepares, commits and rollbacks so far,
-								 * counted from 1 */
+									 * counted from 1 */
 	volatile uint64 notes;		/* how often losers were noted in the MIPT */
 } MipFamily;
 

@@ -236,7 +236,10 @@ cast(MipwHasher *hasher, Datum value)
 {
 	int			overflow;
 
-	/* what is out of range refers to nothing, and may be corrected before it is checked */
+	/*
+	 * what is out of range refers to nothing, and may be corrected before it
+	 * is checked
+	 */
 	if (hasher->cast.fn_oid == F_TIMESTAMP_DATE)
 		return TimestampGetDatum(date2timestamp_opt_overflow(DatumGetDateADT(value), &overflow));
 	if (hasher->cast_nargs == 1)

@@ -57,8 +57,8 @@ typedef struct MipwKeyDef
 	int			ncolumns;
 	AttrNumber *attnums;		/* here; 0: an expression */
 	MipwHasher *hashers;
-	IndexInfo  *info;			/* of an index that is computed; NULL: the caller
-								 * may not */
+	IndexInfo  *info;			/* of an index that is computed; NULL: the
+								 * caller may not */
 	ExprState  *predicate;		/* of an index, or NULL */
 } MipwKeyDef;
 
@@ -471,7 +471,10 @@ computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash
 	Self		self;
 	bool		there;
 
-	/* code of others, as types' output functions, may have made a schema meanwhile */
+	/*
+	 * code of others, as types' output functions, may have made a schema
+	 * meanwhile
+	 */
 	def->hashed = def->hashed && may_compute(keys->rel);
 	*hash = def->relation;
 	if (!may_compute(keys->rel) || def->info == NULL)
