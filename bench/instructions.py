@@ -54,8 +54,8 @@ def prepared(name: str, *parameters: Any) -> Statement:
 
 def beside(name: str, *parameters: Any) -> Statement:
     """The same with the function that returns no rows of the MIPT."""
-    text, parameters, is_prepared = prepared(name, *parameters)
-    return re.sub(r"SELECT .* FROM (mip\.\w+)", r"SELECT \1_beside", text), parameters, is_prepared
+    text, values, is_prepared = prepared(name, *parameters)
+    return re.sub(r"SELECT .* FROM (mip\.\w+)", r"SELECT \1_beside", text), values, is_prepared
 
 
 BEGIN: Statement = ("BEGIN", (), True)

@@ -15,6 +15,7 @@ __all__ = ["Call", "Failure", "Final", "Result", "Sent", "Server"]
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
+_LOOK_AGAIN = 0.05  # seconds, for what becomes of other calls' transmissions
 _SUSPECT_FOR = 5.0  # seconds for which a server that has failed is asked after the others
 
 
@@ -112,6 +113,12 @@ class Call:
         """The result. Raises Unknown only when the deadline has passed."""
         try:
             while (now := self._clock()) < self._deadline:
+                if self._refusal is not None and not (self._pending or self._sent.open):
+                    if not self._sent.pending:
+                        raise self._refusal
+                    # Of another call, which this one would only give something to wait for.
+                    await asyncio.sleep(min(_LOOK_AGAIN, self._deadline - now))
+                    continue
                 if now >= self._due:
                     self._transmit(now)
                 await self._wait(max(0.0, min(self._due, self._deadline) - now))

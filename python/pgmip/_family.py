@@ -403,7 +403,7 @@ class Family:
         """
         mipts = await self._read()
         ours = self._ours_in_doubt(mipts)
-        if not ours and (repeat or self._was_in_doubt):
+        if not ours and (repeat or (self._was_in_doubt and not self._freed)):
             return False
         if repeat and not any(entry.request == request and entry.result is not None for entry in ours):
             return False

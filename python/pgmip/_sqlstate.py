@@ -111,7 +111,7 @@ def is_given_up(error: BaseException | None) -> bool:
 
 def _has_met_another_role(error: BaseException | None) -> bool:
     """Whether the family is another role's, of whose instances no more is told."""
-    return isinstance(error, psycopg.Error) and error.sqlstate == "42501" and _is_extensions(error)
+    return isinstance(error, psycopg.Error) and error.diag.source_function == "mip_raise_stranger"
 
 
 def _has_met_a_change(error: BaseException | None) -> bool:

@@ -121,6 +121,27 @@ async def test_who_has_it_refused(
                 shop.sql(site, "DROP OWNED BY app2; DROP ROLE app2")
 
 
+async def test_who_merely_lacks_a_privilege(server: Server, shop: Shop) -> None:
+    """Which functions of the extension say with the same SQLSTATE: that is nobody's being there."""
+    shop.sql("store", "CREATE TABLE kept (i int) USING mip")
+    for site in shop.clusters:
+        shop.sql(site, "CREATE ROLE app3 LOGIN PASSWORD 'app3'")
+    of_app3 = {"user": "app3", "password": "app3"}
+    app = server({site: make_conninfo(conninfo, **of_app3) for site, conninfo in shop.conninfos().items()})
+
+    @app.transaction(sites=("store",))
+    async def note(tx: Tx, request: Any) -> None:
+        await tx.store.execute("SELECT mip.relation_checksum('kept')")
+
+    try:
+        assert type(await told(app.submit("note", None, xid=new_xid()))) is NothingHappened
+    finally:
+        await app.close()
+        shop.sql("store", "DROP TABLE kept")
+        for site in shop.clusters:
+            shop.sql(site, "DROP ROLE app3")
+
+
 async def held_up(tx: Tx) -> None:
     await tx.store.execute("DO $$ BEGIN RAISE lock_not_available; END $$")
 
@@ -472,6 +493,28 @@ async def test_what_another_call_has_heard(server: Server, shop: Shop) -> None:
         assert not client._open
         assert not client._sent
         await net.over()
+
+
+async def test_calls_that_fail_beside_each_other() -> None:
+    """None keeps another one going by repeating what has failed."""
+    sent, transmitted = _call.Sent(), 0
+    failed = _call.Failure(NothingHappened("failed", xid="k"), open=False, again=False)
+
+    async def send(server: _call.Server, patience: float) -> _call.Verdict:
+        nonlocal transmitted
+        transmitted += 1
+        await asyncio.sleep(0.1 * transmitted)
+        return failed
+
+    def call() -> _call.Call:
+        servers = [_call.Server("http://one"), _call.Server("http://two")]
+        deadline = asyncio.get_running_loop().time() + 30
+        return _call.Call(servers, send, xid="k", deadline=deadline, timeout=10, hedge_after=None, sent=sent)
+
+    answers = await asyncio.gather(*(told(call().run()) for _ in range(3)))
+    assert [type(answer) for answer in answers] == [NothingHappened] * 3
+    assert transmitted == 3
+    assert not sent.is_open
 
 
 class LosesFirst(httpx.AsyncHTTPTransport):

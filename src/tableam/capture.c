@@ -25,7 +25,9 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_index.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -100,7 +102,24 @@ key(Oid oid, Oid of)
 	return key;
 }
 
-/* What they refer to is not locked by us before they are checked. */
+/* The table that has the topmost of the indexes, by which a reference is named */
+static Oid
+table_of_topmost(Oid constraint)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(constraint));
+	Oid			index;
+
+	if (!HeapTupleIsValid(tuple))
+		return InvalidOid;
+	index = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
+	ReleaseSysCache(tuple);
+	return IndexGetRelation(mip_partition_topmost(index), true);
+}
+
+/*
+ * What they refer to is not locked by us before they are checked. The index may be
+ * another one by then, as by REINDEX CONCURRENTLY; that says nothing.
+ */
 static void
 add_references(MipPlaceKeys *keys, List *fks)
 {
@@ -109,8 +128,9 @@ add_references(MipPlaceKeys *keys, List *fks)
 	foreach(lc, fks)
 	{
 		ForeignKeyCacheInfo *fk = lfirst_node(ForeignKeyCacheInfo, lc);
+		MipPlaceKey reference = {fk->conoid, table_of_topmost(fk->conoid)};
 
-		keys->keys[keys->n + keys->nreferences++] = key(fk->conoid, fk->confrelid);
+		keys->keys[keys->n + keys->nreferences++] = reference;
 	}
 }
 

@@ -36,7 +36,11 @@ typedef struct MipPlaceFile
 	Oid			filenumber;
 } MipPlaceFile;
 
-/* A unique index, or an exclusion constraint's, by OID; or a foreign key */
+/*
+ * A unique index, or an exclusion constraint's, by OID, and the topmost one of what it is
+ * a partition of, or itself; or a foreign key, and the table that has the topmost of the
+ * indexes that the one it refers to is a partition of
+ */
 typedef struct MipPlaceKey
 {
 	Oid			oid;

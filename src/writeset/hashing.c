@@ -153,6 +153,12 @@ index_column_type(Relation index, int i)
 	return getBaseType(TupleDescAttr(RelationGetDescr(index), i)->atttypid);
 }
 
+Oid
+mip_hashed_type(Relation index, int i)
+{
+	return mip_innermost_type(index_column_type(index, i));
+}
+
 bool
 mip_hasher_init(MipwHasher *hasher, Relation index, int i)
 {

@@ -25,6 +25,9 @@ typedef struct MipwHasher
 	int			cast_nargs;
 } MipwHasher;
 
+/* What the values of the index's key column i are made of, whose version may matter */
+extern Oid	mip_hashed_type(Relation index, int i);
+
 /* Of the index's key column i, by its equality; false if there is no hashing it. */
 extern bool mip_hasher_init(MipwHasher *hasher, Relation index, int i);
 

@@ -49,7 +49,8 @@ typedef struct MipwKeyDef
 	uint64		relation;		/* the key of the relation that it is a key of */
 	bool		reference;		/* a foreign key */
 	bool		hashed;			/* else the relation's key stands for it */
-	bool		of_extension;	/* a column's type is none of PostgreSQL's own */
+	bool		of_extension;	/* a column has values of a type that is none of
+								 * PostgreSQL's own */
 	uint8		unhashed_mode;	/* of references: how */
 	bool		names_row;		/* the identity, or the primary key */
 	bool		nulls;			/* nulls are equal */
@@ -180,7 +181,7 @@ init_hashers(MipwKeyDef *def, Relation index)
 	for (int i = 0; i < def->ncolumns; i++)
 	{
 		def->attnums[i] = index->rd_index->indkey.values[i];
-		def->of_extension |= index->rd_opcintype[i] >= FirstNormalObjectId;
+		def->of_extension |= mip_hashed_type(index, i) >= FirstNormalObjectId;
 		def->hashed = def->hashed && mip_hasher_init(&def->hashers[i], index, i);
 	}
 }

@@ -377,13 +377,16 @@ CREATE OPERATOR CLASS word_ops DEFAULT FOR TYPE word USING btree AS
 	OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 word_cmp(word, word);
 CREATE TABLE words (w word PRIMARY KEY, v int) USING mip;
 CREATE TABLE uses (id int PRIMARY KEY, w word REFERENCES words) USING mip;
+CREATE TABLE phrases (w word[] PRIMARY KEY, v int) USING mip;
 INSERT INTO words VALUES ('a', 1), ('b', 1);
+INSERT INTO phrases VALUES ('{a,b}', 1);
 CREATE TABLE said (version int, what text, w bytea);
 CREATE FUNCTION say(version int) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO wk.said SELECT version, what, wk.ws(statement) FROM (VALUES
 		('insert', $s$INSERT INTO wk.words VALUES ('c', 1)$s$), ('update', $s$UPDATE wk.words SET v = 2 WHERE w = 'a'$s$),
 		('delete', $s$DELETE FROM wk.words WHERE w = 'a'$s$), ('refer', $s$INSERT INTO wk.uses VALUES (1, 'a')$s$),
-		('refer to another', $s$INSERT INTO wk.uses VALUES (2, 'b')$s$)) AS s (what, statement) $$;
+		('refer to another', $s$INSERT INTO wk.uses VALUES (2, 'b')$s$),
+		('update phrase', 'UPDATE wk.phrases SET v = 2'), ('delete phrase', 'DELETE FROM wk.phrases')) AS s (what, statement) $$;
 SELECT say(1);
 CREATE OPERATOR CLASS word_hash_ops DEFAULT FOR TYPE word USING hash AS
 	OPERATOR 1 =, FUNCTION 1 word_hash(word), FUNCTION 2 word_hash(word, bigint);
@@ -391,7 +394,7 @@ SELECT say(2);
 -- the same row: always; others, where they are told apart: only if both are hashed
 SELECT a.what, b.what, string_agg(DISTINCT mip.writeset_conflicts(a.w, b.w)::text, ' ') AS conflict
 	FROM said a JOIN said b ON (a.what, b.what) IN (('insert', 'insert'), ('update', 'update'), ('update', 'delete'),
-		('delete', 'delete'), ('delete', 'refer')) GROUP BY 1, 2 ORDER BY 1, 2;
+		('delete', 'delete'), ('delete', 'refer'), ('update phrase', 'delete phrase')) GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT a.what, b.what, mip.writeset_conflicts(a.w, b.w) AS conflict
 	FROM said a JOIN said b USING (version)
 	WHERE version = 2 AND (a.what, b.what) IN (('update', 'refer'), ('insert', 'delete'), ('delete', 'refer to another')) ORDER BY 1, 2;
