@@ -123,9 +123,10 @@ async def test_who_has_it_refused(
 
 async def test_who_merely_lacks_a_privilege(server: Server, shop: Shop) -> None:
     """Which functions of the extension say with the same SQLSTATE: that is nobody's being there."""
-    shop.sql("store", "CREATE TABLE kept (i int) USING mip")
     for site in shop.clusters:
         shop.sql(site, "CREATE ROLE app3 LOGIN PASSWORD 'app3'")
+    shop.sql("store", "CREATE TABLE kept (i int) USING mip; ALTER TABLE kept ENABLE ROW LEVEL SECURITY")
+    shop.sql("store", "GRANT SELECT ON kept TO app3")
     of_app3 = {"user": "app3", "password": "app3"}
     app = server({site: make_conninfo(conninfo, **of_app3) for site, conninfo in shop.conninfos().items()})
 
