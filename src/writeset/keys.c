@@ -49,8 +49,8 @@ typedef struct MipwKeyDef
 	uint64		relation;		/* the key of the relation that it is a key of */
 	bool		reference;		/* a foreign key */
 	bool		hashed;			/* else the relation's key stands for it */
-	bool		of_extension;	/* a column has values of a type that is none of
-								 * PostgreSQL's own */
+	bool		of_extension;	/* a column has values of a type that is none
+								 * of PostgreSQL's own */
 	uint8		unhashed_mode;	/* of references: how */
 	bool		names_row;		/* the identity, or the primary key */
 	bool		nulls;			/* nulls are equal */
