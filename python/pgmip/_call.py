@@ -198,8 +198,6 @@ class Call:
             server.rests_until = now + failure.rest
         else:
             self._refusal = failure.error
-        if self._refusal is not None and not self._sent.is_open:
-            raise self._refusal
         # Full jitter: those whom one death has cut off shall not come back all at once.
         self._due = min(self._due, now + random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)))
         self._failures += 1

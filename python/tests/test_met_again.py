@@ -72,6 +72,18 @@ class TwoTurns:
         monkeypatch.setattr(Family, "_insist_on_giving_up", pause)
 
 
+def hold_up_roll_back(monkeypatch: pytest.MonkeyPatch, app: App, gate: Gate) -> None:
+    """What an attempt of this App takes back over its own connections."""
+    roll_back = Asking.roll_back
+
+    async def late(asking: Asking, site: str, xinst: int, conn: Any = None) -> Any:
+        if conn is not None and asking.pools is app._pools:
+            await gate()
+        return await roll_back(asking, site, xinst, conn)
+
+    monkeypatch.setattr(Asking, "roll_back", late)
+
+
 # -- siblings ----------------------------------------------------------------------------------------------------
 
 
@@ -152,19 +164,13 @@ async def test_who_has_given_up_what_we_take_back(
 ) -> None:
     xid, slow = new_xid(), Gate()
     first, second = server(), TwoTurns(server(), monkeypatch, held_up)
-    roll_back = Asking.roll_back
 
     @first.transaction(sites=("store", "bank"))
     async def note(tx: Tx, request: Any) -> None:
         await tx.store.execute(ORDER, (tx.xid, tx.xinst))
         tx.bank.finish_with(TAKEN)
 
-    async def late(asking: Asking, site: str, xinst: int, conn: Any = None) -> Any:
-        if conn is not None and asking.pools is first._pools:
-            await slow()
-        return await roll_back(asking, site, xinst, conn)
-
-    monkeypatch.setattr(Asking, "roll_back", late)
+    hold_up_roll_back(monkeypatch, first, slow)
     ours = asyncio.create_task(told(first.submit("note", BUY, xid=xid)))
     await slow.reached.wait()
     theirs = asyncio.create_task(second.app.submit("note", BUY, xid=xid))
@@ -261,7 +267,7 @@ async def test_nothing_is_cancelled_that_is_not_in_doubt(
     """A sweeper without the handler has found it before it was taken back."""
     xid, slow, held = new_xid(), Gate(), Gate()
     first, sweeping = server(), App(shop.conninfos())
-    roll_back, attempt = Asking.roll_back, Family._try
+    attempt = Family._try
 
     @first.transaction(sites=("store", "bank"))
     async def note(tx: Tx, request: Any) -> Any:
@@ -270,17 +276,12 @@ async def test_nothing_is_cancelled_that_is_not_in_doubt(
         tx.bank.finish_with(TAKEN)
         return {"xinst": tx.xinst}
 
-    async def late(asking: Asking, site: str, xinst: int, conn: Any = None) -> Any:
-        if conn is not None and asking.pools is first._pools:
-            await slow()
-        return await roll_back(asking, site, xinst, conn)
-
     async def try_late(family: Family, *args: Any, **options: Any) -> Any:
         if family._pools is sweeping._pools:
             await held()
         return await attempt(family, *args, **options)
 
-    monkeypatch.setattr(Asking, "roll_back", late)
+    hold_up_roll_back(monkeypatch, first, slow)
     monkeypatch.setattr(Family, "_try", try_late)
     try:
         ours = asyncio.create_task(told(first.submit("note", BUY, xid=xid)))

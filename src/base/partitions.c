@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * partitions.c
- *	  What a table or an index is a partition of.
+ *	  What a table or an index is a partition of; what a foreign key refers to.
  *
  * get_partition_ancestors() knows nobody above what is being detached.
  *
@@ -13,10 +13,12 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/indexing.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_inherits.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "base/partitions.h"
 
@@ -60,5 +62,18 @@ mip_partition_topmost(Oid relid)
 	Oid			result = ancestors ? llast_oid(ancestors) : relid;
 
 	list_free(ancestors);
+	return result;
+}
+
+Oid
+mip_referenced_index(Oid constraint)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(constraint));
+	Oid			result;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for constraint %u", constraint);
+	result = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
+	ReleaseSysCache(tuple);
 	return result;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * partitions.h
- *	  What a table or an index is a partition of.
+ *	  What a table or an index is a partition of; what a foreign key refers to.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,5 +19,8 @@ extern List *mip_partition_ancestors(Oid relid);
 
 /* The farthest of them; itself if there is none. */
 extern Oid	mip_partition_topmost(Oid relid);
+
+/* The index that a foreign key refers to; the caller has its table locked. */
+extern Oid	mip_referenced_index(Oid constraint);
 
 #endif							/* MIP_PARTITIONS_H */

@@ -27,7 +27,6 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_constraint.h"
 #include "catalog/pg_index.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -106,14 +105,7 @@ key(Oid oid, Oid of)
 static Oid
 table_of_topmost(Oid constraint)
 {
-	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(constraint));
-	Oid			index;
-
-	if (!HeapTupleIsValid(tuple))
-		return InvalidOid;
-	index = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
-	ReleaseSysCache(tuple);
-	return IndexGetRelation(mip_partition_topmost(index), true);
+	return IndexGetRelation(mip_partition_topmost(mip_referenced_index(constraint)), true);
 }
 
 /*

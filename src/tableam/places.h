@@ -44,8 +44,7 @@ typedef struct MipPlaceFile
 typedef struct MipPlaceKey
 {
 	Oid			oid;
-	Oid			topmost;		/* of what the index, or the table referred
-								 * to, is a partition of, or itself */
+	Oid			topmost;
 } MipPlaceKey;
 
 /* The keys that the table had when it was changed first */

@@ -100,7 +100,8 @@ mip_require_sole(FunctionCallInfo fcinfo, const char *function)
 	mip_require_top_level(fcinfo, function);
 	plan = mip_statement.plan->planTree;
 	target = list_length(plan->targetlist) == 1 ? linitial(plan->targetlist) : NULL;
-	if (ActivePortal->strategy != PORTAL_ONE_SELECT || !IsA(plan, Result) || outerPlan(plan) || target == NULL ||
+	if (ActivePortal->strategy != PORTAL_ONE_SELECT ||
+		!IsA(plan, Result) || outerPlan(plan) || target == NULL ||
 		(Node *) target->expr != fcinfo->flinfo->fn_expr)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),

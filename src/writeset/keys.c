@@ -21,7 +21,6 @@
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am.h"
-#include "catalog/pg_constraint.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -31,7 +30,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/partitions.h"
@@ -244,20 +242,6 @@ add_indexes(MipwKeys *keys)
 	list_free(indexes);
 }
 
-/* The index that a foreign key refers to */
-static Oid
-referenced_index(Oid constraint)
-{
-	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(constraint));
-	Oid			result;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for constraint %u", constraint);
-	result = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
-	ReleaseSysCache(tuple);
-	return result;
-}
-
 static bool
 lock_index(Oid index)
 {
@@ -277,7 +261,7 @@ mip_keys_lock(Relation rel)
 	ListCell   *cell;
 
 	foreach(cell, fks)
-		indexes = lappend_oid(indexes, referenced_index(lfirst_node(ForeignKeyCacheInfo, cell)->conoid));
+		indexes = lappend_oid(indexes, mip_referenced_index(lfirst_node(ForeignKeyCacheInfo, cell)->conoid));
 	foreach(cell, indexes)
 	{
 		if (OidIsValid(lfirst_oid(cell)) && !lock_index(lfirst_oid(cell)))
@@ -344,7 +328,7 @@ static void
 add_reference(MipwKeys *keys, const ForeignKeyCacheInfo *fk)
 {
 	MipwKeyDef *def = &keys->defs[keys->ndefs];
-	Oid			indexid = referenced_index(fk->conoid);
+	Oid			indexid = mip_referenced_index(fk->conoid);
 	Relation	index;
 
 	memset(def, 0, sizeof(MipwKeyDef));
@@ -476,10 +460,12 @@ computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash
 	 * code of others, as types' output functions, may have made a schema
 	 * meanwhile
 	 */
-	def->hashed = def->hashed && may_compute(keys->rel);
-	*hash = def->relation;
-	if (!may_compute(keys->rel) || def->info == NULL)
+	if (def->info == NULL || !may_compute(keys->rel))
+	{
+		def->hashed = false;
+		*hash = def->relation;
 		return true;
+	}
 	self = become_owner(keys->rel);
 	econtext->ecxt_scantuple = slot;
 	there = (def->predicate == NULL || ExecQual(def->predicate, econtext)) &&
