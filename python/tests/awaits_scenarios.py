@@ -576,6 +576,38 @@ async def from_a_client(asgi: Any, xid: str, *, hurry: bool = False) -> Any:
             await client.close()
 
 
+async def beside_another_call(world: World, xid: str) -> Any:
+    """Of the same client: turned away by a proxy while the other one's transmission is under way, for which it waits.
+    """
+    others = asyncio.Event()
+
+    class Proxy(httpx.ASGITransport):
+        asked = 0
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            self.asked += 1
+            if self.asked == 2:
+                others.set()
+                return httpx.Response(403)
+            with contextlib.suppress(TimeoutError):  # where the other one has been struck on its way
+                async with asyncio.timeout(1):
+                    await others.wait()
+            return await super().handle_async_request(request)
+
+    transport = Proxy(broken.http.asgi(world.app), raise_app_exceptions=False)
+    client = broken.Client(["http://test"], deadline=3, acknowledge=False, transport=transport)
+    try:
+        both = (client.submit("buy", BUY, xid=xid) for _ in range(2))
+        told = await asyncio.gather(*both, return_exceptions=True)
+    finally:
+        await client.close()
+    for one in told:
+        if isinstance(one, BaseException):
+            raise one
+    assert told[0] == told[1]
+    return told[0]
+
+
 async def over_http(world: World, xid: str) -> Any:
     return await from_a_client(broken.http.asgi(world.app), xid)
 
@@ -787,6 +819,7 @@ SCENARIOS = {
     "acknowledge what is old": Scenario(acknowledge_old, committed, told=False),
     "over HTTP": Scenario(over_http),
     "over HTTP, in a hurry": Scenario(in_a_hurry, told=False),
+    "over HTTP, beside another call": Scenario(beside_another_call),
     "a server's life": Scenario(serve, fresh=True, told=False),
     "an endpoint": Scenario(at_an_endpoint, fresh=True, known_as=of_an_endpoint),
     "an endpoint, joined": Scenario(join_at_an_endpoint, fresh=True, known_as=of_an_endpoint),

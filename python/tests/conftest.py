@@ -14,6 +14,7 @@ from hypothesis import settings
 from shop import SCHEMA, Shop, make_app
 
 from pgmip import App
+from pgmip._attempt import Attempt
 from pgmip.testing import Cluster, extension_installed
 
 Clusters = dict[str, Cluster]
@@ -74,6 +75,18 @@ async def server(clusters: Clusters, shop: Shop) -> AsyncIterator[Callable[..., 
             return app
 
         yield make
+
+
+@pytest.fixture
+def unlooking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No attempt finds out, while its handler runs, that a sibling is prepared at every site: it is chance who is first
+    where the handler is quick.
+    """
+
+    async def look(attempt: Attempt, limit: asyncio.Timeout) -> None:
+        pass
+
+    monkeypatch.setattr(Attempt, "_look", look)
 
 
 @pytest.fixture

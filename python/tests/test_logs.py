@@ -44,7 +44,9 @@ async def test_a_request_that_just_works_is_quiet(server: Server, shop: Shop, ca
 
 
 @pytest.mark.integration
-async def test_what_an_operator_wants_to_know(server: Server, shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_an_operator_wants_to_know(
+    server: Server, shop: Shop, caplog: pytest.LogCaptureFixture, unlooking: None
+) -> None:
     caplog.set_level(logging.INFO, "pgmip")
     await leave_at(server(), "prepared-all", "logged-sibling")
     caplog.clear()

@@ -13,7 +13,7 @@ import pytest
 from proxy import Fault, Mode, Proxy
 from shop import BUY, ORDER, PAYMENT, RIVAL, Shop
 from test_sweeper import eager, in_doubt, prepare_at
-from test_told import fail, nothing, serving, until
+from test_told import fail, nothing, serving, stall_at_prepare, until
 
 from pgmip import App, Refuse, Step, Tx, Unknown, _mipt
 from pgmip._asking import Asking
@@ -210,18 +210,11 @@ async def test_expired_meanwhile(server: Server, shop: Shop, monkeypatch: pytest
 
 async def test_acknowledged_meanwhile(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """By somebody else, who has committed what this call has prepared."""
-    real, xid = Branch.prepare, new_xid()
+    xid = new_xid()
     async with Proxy(shop.clusters["bank"].port) as bank, Proxy(shop.clusters["store"].port) as store:
         app = serving(server(shop.conninfos(bank=bank.port, store=store.port), step_timeout=4), nothing)
         await app.submit("note", None)
-        stalled = {"bank": bank, "store": store}
-
-        async def unanswered(self: Branch, *args: Any) -> Any:
-            if self.site in stalled:
-                stalled.pop(self.site).arm(Fault(Mode.STALL, "reply", 0))
-            return await real(self, *args)
-
-        monkeypatch.setattr(Branch, "prepare", unanswered)
+        stall_at_prepare(monkeypatch, {"bank": bank, "store": store})
         told = asyncio.create_task(app.submit("note", None, xid=xid, deadline=20))
         await until(lambda: in_doubt(shop) == [1, 1])
         monkeypatch.undo()

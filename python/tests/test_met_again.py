@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-from proxy import Fault, Mode, Proxy
+from proxy import Proxy
 from psycopg.conninfo import make_conninfo
 from psycopg.types.string import TextLoader
 from shop import BUY, ORDER, PAYMENT, RIVAL, Shop
 from test_sweeper import eager, in_doubt, prepare_at
-from test_told import Gate, active, fail, nothing, serving, until
+from test_told import Gate, active, fail, nothing, serving, stall_at_prepare, until
 
 from pgmip import App, Client, NothingHappened, SubmitError, Tx, Unknown, _call, sync
 from pgmip._asking import Asking
@@ -324,7 +324,6 @@ async def test_not_undone_what_nobody_knows_any_more(
     server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a sweeper has prepared a client commits and acknowledges, and it expires, before the sweeper hears of it."""
-    prepare = Branch.prepare
     for site in shop.clusters:
         shop.sql(site, "ALTER DATABASE postgres SET mip.retention = '3s'")
     try:
@@ -334,14 +333,7 @@ async def test_not_undone_what_nobody_knows_any_more(
             await app.submit("note", None)
             xid = new_xid()
             prepare_at(shop, xid, "store", name="note")
-            stalled = {"bank": bank, "store": store}
-
-            async def unanswered(branch: Branch, *args: Any) -> Any:
-                if branch.site in stalled:
-                    stalled.pop(branch.site).arm(Fault(Mode.STALL, "reply", 0))
-                return await prepare(branch, *args)
-
-            monkeypatch.setattr(Branch, "prepare", unanswered)
+            stall_at_prepare(monkeypatch, {"bank": bank, "store": store})
             sweeping = asyncio.create_task(eager(app).sweep())
             await until(lambda: in_doubt(shop)[1] == 1)
             monkeypatch.undo()

@@ -72,7 +72,7 @@ async def test_a_request(server: Server, shop: Shop, registry: Registry, metrics
 
 
 async def test_siblings_retries_and_cancellations(
-    server: Server, shop: Shop, registry: Registry, metrics: Metrics
+    server: Server, shop: Shop, registry: Registry, metrics: Metrics, unlooking: None
 ) -> None:
     app = server()
     app.observe(metrics)

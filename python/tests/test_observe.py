@@ -94,7 +94,7 @@ async def test_a_retransmission(server: Server, shop: Shop, recorder: Recorder) 
 @pytest.mark.integration
 @pytest.mark.parametrize(("step_name", "decision"), [("prepared-first-site", "own"), ("prepared-all", "sibling")])
 async def test_after_a_server_has_died(
-    server: Server, shop: Shop, recorder: Recorder, step_name: str, decision: str
+    server: Server, shop: Shop, recorder: Recorder, unlooking: None, step_name: str, decision: str
 ) -> None:
     xid = f"died-{step_name}"
     await leave_at(server(), step_name, xid)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from proxy import Proxy
+from proxy import Fault, Mode, Proxy
 from psycopg.conninfo import make_conninfo
 from shop import BUY, ORDER, PAYMENT, RIVAL, Shop
 from test_sweeper import Log, eager, in_doubt, prepare_at
@@ -96,6 +96,18 @@ async def nothing(_: Tx) -> None:
 
 async def fail(_: Tx) -> None:
     raise ArithmeticError("a bug")
+
+
+def stall_at_prepare(monkeypatch: pytest.MonkeyPatch, proxies: dict[str, Proxy]) -> None:
+    """Each site's first answer to what prepares there does not arrive."""
+    prepare = Branch.prepare
+
+    async def unanswered(branch: Branch, *args: Any) -> Any:
+        if branch.site in proxies:
+            proxies.pop(branch.site).arm(Fault(Mode.STALL, "reply", 0))
+        return await prepare(branch, *args)
+
+    monkeypatch.setattr(Branch, "prepare", unanswered)
 
 
 def active(shop: Shop, xid: str) -> list[int]:

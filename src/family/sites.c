@@ -31,12 +31,6 @@ mip_sites_init(void)
 							   &site_name, "", PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
-static int
-compare_names(const void *a, const void *b)
-{
-	return strcmp(*(char *const *) a, *(char *const *) b);
-}
-
 ArrayType *
 mip_sites_canonical(ArrayType *sites)
 {
@@ -67,7 +61,7 @@ mip_sites_canonical(ArrayType *sites)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("the name of a site must not be null or empty")));
 	}
-	qsort(names, n, sizeof(char *), compare_names);
+	qsort(names, n, sizeof(char *), pg_qsort_strcmp);
 	for (int i = 0; i < n; i++)
 	{
 		if (i > 0 && strcmp(names[i], names[i - 1]) == 0)

@@ -93,12 +93,12 @@ is_key(Oid index)
 	return result;
 }
 
-static MipPlaceKey
-key(Oid oid, Oid of)
+static void
+add_key(MipPlaceKeys *keys, Oid index)
 {
-	MipPlaceKey key = {oid, mip_partition_topmost(of)};
+	MipPlaceKey key = {index, mip_partition_topmost(index)};
 
-	return key;
+	keys->keys[keys->n++] = key;
 }
 
 /* The table that has the topmost of the indexes, by which a reference is named */
@@ -145,7 +145,7 @@ mip_capture_keys(Relation rel)
 	foreach(lc, indexes)
 	{
 		if (is_key(lfirst_oid(lc)))
-			keys->keys[keys->n++] = key(lfirst_oid(lc), lfirst_oid(lc));
+			add_key(keys, lfirst_oid(lc));
 	}
 	add_references(keys, fks);
 	list_free(indexes);

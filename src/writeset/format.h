@@ -169,6 +169,9 @@ typedef void *(*MipwAlloc) (size_t size);
 extern const char *mipw_decode(const void *bytes, size_t length, MipwAlloc alloc,
 							   MipwSet *set);
 
+/* Applied by name, a column must not come twice. `room` for one name a column. */
+extern bool mipw_names_are_unique(const MipwRelation *relation, char **room);
+
 extern uint64 mipw_hash(const MipwSet *set, uint32 i);
 
 /* Do two of them have keys in conflict? */

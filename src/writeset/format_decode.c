@@ -208,24 +208,16 @@ take_value(MipwInput *in, const MipwColumn *column, MipwValue *value)
 
 /* ---- relations ---- */
 
-static int
-compare_names(const void *a, const void *b)
+bool
+mipw_names_are_unique(const MipwRelation *relation, char **room)
 {
-	return strcmp(*(char *const *) a, *(char *const *) b);
-}
-
-/* Applied by name, a column must not come twice. */
-static void
-check_names(MipwInput *in, const MipwRelation *relation)
-{
-	char	  **names = in->sorted;
-
 	for (int i = 0; i < relation->ncolumns; i++)
-		names[i] = relation->columns[i].name;
-	qsort(names, relation->ncolumns, sizeof(char *), compare_names);
+		room[i] = relation->columns[i].name;
+	qsort(room, relation->ncolumns, sizeof(char *), pg_qsort_strcmp);
 	for (int i = 1; i < relation->ncolumns; i++)
-		if (strcmp(names[i - 1], names[i]) == 0)
-			fail(in, "a relation has two columns of one name");
+		if (strcmp(room[i - 1], room[i]) == 0)
+			return false;
+	return true;
 }
 
 static void
@@ -286,7 +278,8 @@ take_relation(MipwInput *in, MipwRelation *relation)
 	if (in->wrong)
 		return;
 	check_identity(in, relation);
-	check_names(in, relation);
+	if (!mipw_names_are_unique(relation, in->sorted))
+		fail(in, "a relation has two columns of one name");
 	relation->fingerprint = mipw_fnv(MIPW_FNV, start, in->next - start);
 	if (take_number(in, 8) != relation->fingerprint)
 		fail(in, "a relation's fingerprint is wrong");

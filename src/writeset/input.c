@@ -59,25 +59,15 @@ convert_name(const MipwSet *set, char **name, bool convert)
 		mip_writeset_invalid("a name is not valid in its encoding");
 }
 
-static int
-compare_names(const void *a, const void *b)
-{
-	return strcmp(*(char *const *) a, *(char *const *) b);
-}
-
 /* Different names may be the same one in this database's encoding. */
 static void
 check_converted_names(const MipwRelation *relation)
 {
-	char	  **names = palloc(relation->ncolumns * sizeof(char *) + 1);
+	char	  **room = palloc(relation->ncolumns * sizeof(char *) + 1);
 
-	for (int i = 0; i < relation->ncolumns; i++)
-		names[i] = relation->columns[i].name;
-	qsort(names, relation->ncolumns, sizeof(char *), compare_names);
-	for (int i = 1; i < relation->ncolumns; i++)
-		if (strcmp(names[i - 1], names[i]) == 0)
-			mip_writeset_invalid("a relation has two columns of one name in this database's encoding");
-	pfree(names);
+	if (!mipw_names_are_unique(relation, room))
+		mip_writeset_invalid("a relation has two columns of one name in this database's encoding");
+	pfree(room);
 }
 
 static bool
