@@ -14,9 +14,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/buffile.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
@@ -57,6 +57,7 @@ typedef struct Ordinal
 {
 	MipPlaceFile file;
 	int			ordinal;
+	char		status;
 } Ordinal;
 
 struct MipPlaces
@@ -67,8 +68,8 @@ struct MipPlaces
 	ChangedFile *files;
 	int			nfiles;
 	int			files_room;
-	HTAB	   *ordinals;		/* of files; NULL: they are few, or nothing is
-								 * appended */
+	struct ordinals_hash *ordinals; /* of files that have not been emptied;
+									 * NULL: nothing has been appended */
 	int			last_file;		/* likely to be the next one's */
 	int64		count;
 	int64		number;			/* given last */
@@ -92,8 +93,8 @@ struct MipPlaces
 
 #define NOTHING_DUE PG_INT64_MAX
 
-/* So many need no hash table: most transactions change no more. */
-#define FEW_FILES	8
+/* Most transactions change no more. */
+#define FEW_FILES	4
 
 /* In TopTransactionContext. */
 static MipPlaces *current;
@@ -203,67 +204,41 @@ mip_places_add_file(MipPlaces *places, MipPlaceFile file, MipPlaceKeys *keys)
 	places->files[places->nfiles++].keys = keys;
 }
 
-static void
-set_ordinal(HTAB *ordinals, MipPlaceFile file, int ordinal)
-{
-	Ordinal    *entry = hash_search(ordinals, &file, HASH_ENTER, NULL);
-
-	entry->ordinal = ordinal;
-}
-
-/* Of all that are there: it is not to be relied on before. */
-static void
-create_ordinals(MipPlaces *places)
-{
-	HASHCTL		ctl = {
-		.keysize = sizeof(MipPlaceFile),
-		.entrysize = sizeof(Ordinal),
-		.hcxt = places->memory,
-	};
-	HTAB	   *ordinals = hash_create("pg_mip captured tables", 64, &ctl,
-									   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-
-	for (int i = 0; i < places->nfiles; i++)
-		if (!places->files[i].emptied)
-			set_ordinal(ordinals, places->files[i].file, i);
-	places->ordinals = ordinals;
-}
-
 static bool
 same_file(MipPlaceFile a, MipPlaceFile b)
 {
 	return a.relid == b.relid && a.filenumber == b.filenumber;
 }
 
-static int
-find_in_array(const MipPlaces *places, MipPlaceFile file)
-{
-	for (int i = 0; i < places->nfiles; i++)
-		if (same_file(places->files[i].file, file) && !places->files[i].emptied)
-			return i;
-	return -1;
-}
+#define SH_PREFIX ordinals
+#define SH_ELEMENT_TYPE Ordinal
+#define SH_KEY_TYPE MipPlaceFile
+#define SH_KEY file
+#define SH_HASH_KEY(table, key) hash_combine(murmurhash32((key).relid), murmurhash32((key).filenumber))
+#define SH_EQUAL(table, a, b) same_file(a, b)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
 
 /* Of the file, unless it has been emptied since; or -1 */
 static int
 find_ordinal(const MipPlaces *places, MipPlaceFile file)
 {
-	Ordinal    *entry;
+	Ordinal    *entry = places->ordinals ? ordinals_lookup(places->ordinals, file) : NULL;
 
-	if (places->ordinals == NULL)
-		return find_in_array(places, file);
-	entry = hash_search(places->ordinals, &file, HASH_FIND, NULL);
 	return entry ? entry->ordinal : -1;
 }
 
 static int
 add_ordinal(MipPlaces *places, MipPlaceFile file)
 {
-	if (places->nfiles >= FEW_FILES && places->ordinals == NULL)
-		create_ordinals(places);
+	bool		found;
+
+	if (places->ordinals == NULL)
+		places->ordinals = ordinals_create(places->memory, FEW_FILES, NULL);
 	mip_places_add_file(places, file, NULL);
-	if (places->ordinals)
-		set_ordinal(places->ordinals, file, places->nfiles - 1);
+	ordinals_insert(places->ordinals, file, &found)->ordinal = places->nfiles - 1;
 	return places->nfiles - 1;
 }
 
@@ -283,7 +258,7 @@ static void
 forget_ordinal(MipPlaces *places, MipPlaceFile file)
 {
 	if (places->ordinals)
-		(void) hash_search(places->ordinals, &file, HASH_REMOVE, NULL);
+		ordinals_delete(places->ordinals, file);
 }
 
 /*
