@@ -40,7 +40,9 @@ class Asking:
     whom an operation has met once, it cannot rule out any more.
     """
     given_up: set[tuple[str, int]] = field(default_factory=set)
-    """Where which instances are aborted because this operation has asked for it, if they are."""
+    """Where which instances are aborted because this operation has asked for it, if they are: whoever else has done it
+    goes on. Not where an answer has been lost, after which it may have been anybody.
+    """
 
     def within(self, phase: Phase) -> Asking:
         """The same as part of another phase of the operation."""
@@ -88,21 +90,31 @@ class Asking:
         """Have an instance never be prepared here; whether that is certain. It is, too, where the site has expired the
         request and has nothing of it in doubt.
         """
+        await self._see_who_has_given_up(site, xinst)
         self.given_up.add((site, xinst))
         try:
             return await self._part("refuse", site, None, _mipt.refuse, xinst, sorted(sites), of=xinst)
         except psycopg.Error as error:
+            self.given_up.discard((site, xinst))
             return said(error) == EXPIRED and not is_acknowledged(error)
 
     async def roll_back(self, site: str, xinst: int, conn: Connection | None = None) -> psycopg.Error | None:
         """Roll an instance back, as `_mipt.rollback` says; why that is not known to be done."""
+        if conn is None:
+            await self._see_who_has_given_up(site, xinst)
         self.given_up.add((site, xinst))
         try:
             mipt = await self._part("rollback", site, conn, _mipt.rollback, xinst, of=xinst)
         except psycopg.Error as error:
+            self.given_up.discard((site, xinst))
             return error
         self.meet({site: mipt})
         return None
+
+    async def _see_who_has_given_up(self, site: str, xinst: int) -> None:
+        """Before we do so ourselves, as afterwards it could not be told from what we have done."""
+        if (site, xinst) not in self.given_up:
+            await self.read((site,))
 
     async def commit(self, site: str, xinst: int, conn: Connection | None) -> None:
         """Commit the winner. Raises psycopg.Error."""

@@ -143,6 +143,7 @@ class Family:
         self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
         self._left = set() if left is None else left  # own instances that may be prepared somewhere
+        self._earlier = frozenset(self._left)  # of which those are of operations before this one
         self._lost = False  # whether one of this operation's may have been, which a site may have forgotten since
         self._freed = False  # whether we have given one up, of whomever
         self._settles = False  # what has been left behind, instead of being submitted
@@ -521,7 +522,7 @@ class Family:
         self._siblings |= (live(mipts) | set(others)) - self._own
         self._given_up |= any(
             entry.state is State.ABORTED
-            and entry.xinst in self._own
+            and entry.xinst in self._own | self._earlier
             and (site, entry.xinst) not in self._asking.given_up
             for site, mipt in mipts.items()
             for entry in mipt or ()

@@ -167,11 +167,30 @@ class Portal:
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, state: _State) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels what is left
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
                 runner.get_loop().run_forever()
             finally:  # also by what ends a thread, raised by a callback: nobody is to call it any more
                 state.closed = True
+                _cancel_what_is_left(loop)
+
+
+def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
+    """And what has been called, but not begun yet. All of it ends, though some of it may end the thread once more, for
+    which asyncio.Runner would leave the others: their callers would wait for ever.
+    """
+    cancelled: set[asyncio.Task[Any]] = set()
+    while True:
+        with contextlib.suppress(BaseException):
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+            left = asyncio.all_tasks(loop)
+            if not left:
+                return
+            for task in left - cancelled:
+                cancelled.add(task)
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left))
 
 
 def _call_off(coroutine: Coroutine[Any, Any, Any]) -> None:

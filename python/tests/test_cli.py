@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from pgmip import Cancelled
 from pgmip._sql import PUSH_AFTER
 from pgmip.cli import demo as demo_module
+from pgmip.cli import survey
 from pgmip.cli.commands import app as commands
 from pgmip.cli.status import verdict
 from pgmip.cli.survey import RequestInDoubt, Survey
@@ -303,6 +304,21 @@ def test_other_roles_requests_are_counted_only(cli: Cli, shop: Shop, stranger: d
         result = cli(*command, xid, code=UNREACHABLE, **stranger)
         assert "another role" in result.stderr
     assert in_doubt(shop) == [1, 0]
+
+
+def test_what_is_prepared_meanwhile_is_not_hidden(cli: Cli, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_of, late = survey.rows_of, iter([new_xid()])
+
+    async def rows(conn: Any, sql: bytes) -> list[dict[str, Any]]:
+        if sql == survey._PREPARED:
+            for xid in late:
+                await asyncio.to_thread(prepare_at, shop, xid, "store", "bank")
+        return await rows_of(conn, sql)
+
+    monkeypatch.setattr(survey, "rows_of", rows)
+    document = cli.json("status")
+    assert in_doubt(shop) == [1, 1]
+    assert [site["hidden"] for site in document["sites"].values()] == [0, 0]
 
 
 def test_another_roles_request_hides_no_other(cli: Cli, shop: Shop, stranger: dict[str, str]) -> None:

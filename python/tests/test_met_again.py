@@ -17,7 +17,7 @@ from shop import BUY, ORDER, PAYMENT, RIVAL, Shop
 from test_sweeper import eager, in_doubt, prepare_at
 from test_told import Gate, active, fail, nothing, serving, stall_at_prepare, until
 
-from pgmip import App, Client, NothingHappened, SubmitError, Tx, Unknown, _call, sync
+from pgmip import App, Client, NothingHappened, SubmitError, Tx, Unknown, _call
 from pgmip._asking import Asking
 from pgmip._branch import Branch
 from pgmip._connection import cut
@@ -366,27 +366,6 @@ async def test_loaders_for_all_connections(server: Server, shop: Shop, kind: str
     finally:
         adapters.register_loader(oid, kept)
     await serving(server(), nothing).submit("note", BUY, xid=xid)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_what_ends_the_thread(shop: Shop, error: type[BaseException]) -> None:
-    """Raised by a callback, it leaves nobody waiting."""
-    app = sync.App(shop.conninfos(), deadline=5)
-
-    @app.transaction(sites=("store", "bank"))
-    def note(tx: Any, request: Any) -> None:
-        tx.store.execute("SELECT")
-
-    def end(_: Any) -> None:
-        raise error
-
-    app.on_step(end)
-    with pytest.raises((Unknown, error)):
-        app.submit("note", None)
-    with pytest.raises(Unknown):
-        app.submit("note", None)
-    app.close()
 
 
 # -- a client's other transmissions ------------------------------------------------------------------------------

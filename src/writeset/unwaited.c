@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/relation.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
@@ -106,7 +105,7 @@ lock_types(TupleDesc desc)
 	}
 }
 
-/* Of their expressions, that is; the indexes are locked. */
+/* Of their expressions, that is. The list is a new one: more may be there than a moment ago, or fewer. */
 static void
 lock_types_of_keys(Relation rel)
 {
@@ -115,10 +114,14 @@ lock_types_of_keys(Relation rel)
 
 	foreach(cell, indexes)
 	{
-		Relation	index = index_open(lfirst_oid(cell), NoLock);
+		Relation	index;
 
+		mip_lock_or_refuse(lfirst_oid(cell));
+		index = try_relation_open(lfirst_oid(cell), NoLock);
+		if (index == NULL)
+			continue;
 		lock_types(RelationGetDescr(index));
-		index_close(index, NoLock);
+		relation_close(index, NoLock);
 	}
 	list_free(indexes);
 }

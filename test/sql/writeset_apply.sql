@@ -347,6 +347,21 @@ SELECT t FROM fired ORDER BY n;
 RESET DateStyle;
 TABLE trig;
 
+-- What a trigger's function keeps from one row to the next is there for it: here who it runs as, and its settings.
+CREATE TABLE settles (id int PRIMARY KEY, v text) USING mip;
+:capture
+INSERT INTO settles SELECT i, repeat('x', 200) FROM generate_series(1, 10) i;
+UPDATE settles SET v = repeat('y', 300);
+DELETE FROM settles WHERE id > 3;
+:take
+ROLLBACK;
+CREATE FUNCTION settle() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = ws AS 'BEGIN RETURN COALESCE(NEW, OLD); END';
+CREATE TRIGGER settle BEFORE INSERT OR UPDATE OR DELETE ON settles FOR EACH ROW EXECUTE FUNCTION settle();
+CREATE TRIGGER settled AFTER INSERT OR UPDATE OR DELETE ON settles FOR EACH ROW EXECUTE FUNCTION settle();
+ALTER TABLE settles ENABLE ALWAYS TRIGGER settle, ENABLE ALWAYS TRIGGER settled;
+:apply
+SELECT count(*), min(v) = repeat('y', 300) AS updated FROM settles;
+
 -- Not those with transition tables, which are of statements; of changes for which they do not fire no matter.
 CREATE TABLE transition (id int PRIMARY KEY, v text) USING mip;
 INSERT INTO transition VALUES (1, 'a');

@@ -35,7 +35,8 @@ _FACTS = f"""
            {_sql.SAYS_PUSH_AFTER} AS push_after
 """.encode()
 _PREPARED = b"""
-    SELECT gid, owner::text AS owner, extract(epoch FROM clock_timestamp() - prepared)::float8 AS age
+    SELECT gid, owner::text AS owner, extract(epoch FROM clock_timestamp() - prepared)::float8 AS age,
+           pg_has_role(owner, 'USAGE') AS ours
     FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
 """
 
@@ -84,6 +85,8 @@ class SiteState:
     doubts: tuple[Doubt, ...]
     prepared: tuple[tuple[str, str, float], ...]
     """All prepared transactions of the database: gid, owner, age."""
+    hidden: int
+    """Instances in doubt whose entries this role may not see."""
     waits: tuple[Wait, ...]
     counters: Mapping[str, int]
     """Of the view mip.stats."""
@@ -94,11 +97,6 @@ class SiteState:
     def foreign(self) -> list[tuple[str, str, float]]:
         """Prepared transactions that are no instances."""
         return [row for row in self.prepared if instance_of(row[0]) is None]
-
-    @property
-    def hidden(self) -> int:
-        """Instances in doubt whose entries this role may not see."""
-        return max(0, len(self.prepared) - len(self.foreign) - len(self.doubts))
 
 
 @dataclass
@@ -237,6 +235,7 @@ async def _state(site: str, conn: Connection) -> SiteState:
         **facts,
         doubts=tuple(Doubt(**{**row, "sites": tuple(row["sites"] or ())}) for row in doubts),
         prepared=tuple((row["gid"], row["owner"], row["age"]) for row in prepared),
+        hidden=sum(instance_of(row["gid"]) is not None and not row["ours"] for row in prepared),
         waits=tuple(_wait(site, row) for row in waits),
         counters={name: value for name, value in counters.items() if isinstance(value, int)},
         at=time.monotonic(),

@@ -1,0 +1,120 @@
+"""What ends the thread of a sync App leaves nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from shop import Shop
+
+from pgmip import Unknown, sync
+from pgmip._twin import inner, within
+from pgmip.observe import Observer, Phase
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+
+PATIENCE = 20  # seconds, for what happens soon or never
+
+
+@pytest.fixture
+def app(shop: Shop) -> Iterator[sync.App]:
+    app = sync.App(shop.conninfos(), deadline=5)
+
+    @app.transaction(sites=("store", "bank"))
+    def note(tx: Any, seconds: float) -> None:
+        tx.store.execute("SELECT pg_sleep(%s)", (seconds,))
+
+    yield app
+    app.close()
+
+
+def submitting(app: sync.App, seconds: float = 0) -> tuple[threading.Thread, list[Any]]:
+    """A thread that submits, and what it is told."""
+    answers: list[Any] = []
+
+    def submit() -> None:
+        try:
+            answers.append(app.submit("note", seconds))
+        except BaseException as error:
+            answers.append(error)
+
+    return begun(submit), answers
+
+
+def begun(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(*threads: threading.Thread) -> bool:
+    for thread in threads:
+        thread.join(PATIENCE)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def end_late(app: sync.App, error: type[BaseException]) -> threading.Event:
+    """A callback ends the thread, but not at once; set when it is there."""
+    there = threading.Event()
+
+    def end(_: Any) -> None:
+        there.set()
+        time.sleep(0.3)
+        raise error
+
+    app.on_step(end)
+    return there
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_by_a_callback(app: sync.App, error: type[BaseException]) -> None:
+    def end(_: Any) -> None:
+        raise error
+
+    app.on_step(end)
+    with pytest.raises((Unknown, error)):
+        app.submit("note", 0)
+    with pytest.raises(Unknown):
+        app.submit("note", 0)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_who_has_just_called(app: sync.App, error: type[BaseException]) -> None:
+    there = end_late(app, error)
+    first, _ = submitting(app)
+    assert there.wait(PATIENCE)
+    second, answers = submitting(app)
+    assert ended(first, second)
+    assert isinstance(answers[0], Unknown), answers
+
+
+def test_who_has_just_called_from_another_loop(app: sync.App) -> None:
+    """In a thread of its own, as there a wait cannot be cancelled."""
+    there = end_late(app, SystemExit)
+
+    async def both() -> None:
+        first = asyncio.create_task(within(app, inner(app)._answer("note", 0)))
+        assert await asyncio.to_thread(there.wait, PATIENCE)
+        await asyncio.gather(first, within(app, inner(app)._answer("note", 0)), return_exceptions=True)
+
+    assert ended(begun(lambda: asyncio.run(both())))
+
+
+def test_ended_again_by_what_is_cancelled(app: sync.App) -> None:
+    class Exits(Observer):
+        @contextlib.contextmanager
+        def phase(self, phase: Phase) -> Iterator[None]:
+            yield
+            if phase.name == "submit":
+                raise SystemExit
+
+    app.observe(Exits())
+    assert ended(*(submitting(app, seconds)[0] for seconds in (1.0, 1.0, 1.0, 0.2)))
