@@ -66,7 +66,11 @@ mip_choose_triggers(ResultRelInfo *info)
 			continue;
 		chosen->triggers[chosen->numtriggers] = *trigger;
 		chosen->triggers[chosen->numtriggers].tgenabled = TRIGGER_FIRES_ALWAYS;
-		/* Else when the first row has come, and what a call keeps for the next one goes with it */
+
+		/*
+		 * Else when the first row has come, and what a call keeps for the
+		 * next one goes with it
+		 */
 		fmgr_info(trigger->tgfoid, &info->ri_TrigFunctions[chosen->numtriggers]);
 		chosen->numtriggers++;
 		set_flags(chosen, trigger->tgtype);
