@@ -190,6 +190,15 @@ typedef RelFileNode MipFileLocator;
 #define MIP_IS_VIRTUAL(att) false
 #endif
 
+/* What is found in JSON is made one of a type, be it a domain. */
+#if PG_VERSION_NUM >= 170000
+#define MIP_IS_JSON_EXPR(node) IsA(node, JsonExpr)
+#define MIP_JSON_EXPR_TYPE(node) (((JsonExpr *) (node))->returning->typid)
+#else
+#define MIP_IS_JSON_EXPR(node) false
+#define MIP_JSON_EXPR_TYPE(node) InvalidOid
+#endif
+
 #if PG_VERSION_NUM >= 180000
 #define MIP_FK_IS_ENFORCED(fk) ((fk)->conenforced)
 #else

@@ -9,13 +9,10 @@
 
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
-#include "nodes/execnodes.h"
-#include "optimizer/optimizer.h"
 #include "parser/parse_coerce.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
-#include "utils/typcache.h"
 
 #include "writeset/apply_column.h"
 #include "writeset/input.h"
@@ -107,26 +104,6 @@ mip_column_check_domain(MipColumn *column, Datum value, bool isnull)
 {
 	if (OidIsValid(column->domain))
 		domain_check(value, isnull, column->domain, &column->domain_info, column->memory);
-}
-
-bool
-mip_column_goes_by_others(const MipColumn *column)
-{
-	DomainConstraintRef *ref;
-	ListCell   *lc;
-
-	if (!OidIsValid(column->domain))
-		return false;
-	ref = MemoryContextAlloc(column->memory, sizeof(DomainConstraintRef));
-	InitDomainConstraintRef(column->domain, ref, column->memory, false);
-	foreach(lc, ref->constraints)
-	{
-		DomainConstraintState *constraint = lfirst(lc);
-
-		if (contain_mutable_functions((Node *) constraint->check_expr))
-			return true;
-	}
-	return false;
 }
 
 /* Have the same values always the same bytes? */

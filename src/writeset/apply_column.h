@@ -39,9 +39,6 @@ extern Datum mip_column_value(MipColumn *column, const MipwSet *set, const MipwV
 /* Errors out if the column's domain does not take it. Calls functions of others. */
 extern void mip_column_check_domain(MipColumn *column, Datum value, bool isnull);
 
-/* Do the domain's constraints go by more than the value, as by what is in tables? */
-extern bool mip_column_goes_by_others(const MipColumn *column);
-
 /*
  * Are the values the same, and not only equal? To be called under fixed settings if the
  * column needs them, in a memory context that is reset often.

@@ -433,7 +433,8 @@ mip_apply_find(MipApply *apply, MipTarget *target, bool again)
 		judge_index(apply, target);
 		return found;
 	}
-	if (target->source->whole && apply->set->updated + apply->set->deleted >= MAP_FROM)
+	if (target->source->whole && !target->in_turn &&
+		apply->set->updated + apply->set->deleted >= MAP_FROM)
 		return find_by_map(apply, target, again);
 	return find_by_reading(apply, target);
 }

@@ -22,7 +22,6 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodes.h"
-#include "optimizer/optimizer.h"
 #include "parser/parse_relation.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -34,6 +33,7 @@
 #include "base/compat.h"
 #include "base/mip.h"
 #include "tableam/am.h"
+#include "writeset/apply_others.h"
 #include "writeset/apply_target.h"
 #include "writeset/apply_trigger.h"
 #include "writeset/values.h"
@@ -245,19 +245,18 @@ runs_code(const MipTarget *target)
 	return false;
 }
 
-/* Does a check of a row, or of a domain, go by more than its values: what is in tables? */
-static bool
-goes_by_others(const MipTarget *target)
+/*
+ * A domain that a column is of is not asked when its values are read, but those within
+ * them are.
+ */
+static void
+note_others(MipApply *apply, MipTarget *target)
 {
-	TupleConstr *constr = RelationGetDescr(target->rel)->constr;
-
-	for (int i = 0; constr && i < constr->num_check; i++)
-		if (contain_mutable_functions(stringToNode(constr->check[i].ccbin)))
-			return true;
-	for (int i = 0; target->domains && i < target->source->ncolumns; i++)
-		if (mip_column_goes_by_others(&target->columns[i]))
-			return true;
-	return false;
+	mip_apply_own_settings(apply);
+	target->in_order = mip_rows_go_by_others(target->rel);
+	for (int i = 0; target->in_order && i < target->source->ncolumns; i++)
+		if (target->columns[i].attno != 0)
+			target->in_turn |= mip_type_goes_by_others(getBaseType(target->columns[i].codec.type));
 }
 
 /* ---- by what rows are found ---- */
@@ -485,7 +484,7 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	apply->check_table(target->rel);
 	join_twin(apply, target);
 	map_columns(apply, target);
-	target->in_order = goes_by_others(target);
+	note_others(apply, target);
 	target->info = makeNode(ResultRelInfo);
 	enter_range_table(apply, target);
 	mip_choose_triggers(target->info);

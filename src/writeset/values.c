@@ -190,19 +190,28 @@ fixed_decode(Oid type, int width, const uint8 *bytes)
 /* ---- types ---- */
 
 Oid
+mip_inner_type(Oid type)
+{
+	switch (get_typtype(type))
+	{
+		case TYPTYPE_DOMAIN:
+			return getBaseType(type);
+		case TYPTYPE_RANGE:
+			return get_range_subtype(type);
+		case TYPTYPE_MULTIRANGE:
+			return get_multirange_range(type);
+		default:
+			return get_element_type(type);
+	}
+}
+
+Oid
 mip_innermost_type(Oid type)
 {
-	Oid			inner = type;
+	Oid			inner;
 
-	while (OidIsValid(inner))
-	{
-		type = getBaseType(inner);
-		inner = get_element_type(type);
-		if (get_typtype(type) == TYPTYPE_RANGE)
-			inner = get_range_subtype(type);
-		else if (get_typtype(type) == TYPTYPE_MULTIRANGE)
-			inner = get_multirange_range(type);
-	}
+	while (OidIsValid(inner = mip_inner_type(type)))
+		type = inner;
 	return type;
 }
 

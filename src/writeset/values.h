@@ -27,7 +27,8 @@ typedef struct MipwCodec
 	Oid			ioparam;
 } MipwCodec;
 
-/* What domains, arrays, and ranges are made of */
+/* What a domain, an array, or a range is made of; 0: the type is none of these */
+extern Oid	mip_inner_type(Oid type);
 extern Oid	mip_innermost_type(Oid type);
 
 /*

@@ -158,6 +158,17 @@ SELECT mip.writeset_apply(:'w');
 TABLE t;
 TABLE k ORDER BY v;
 
+-- Not so by a domain within its type, which is asked for every value.
+CREATE TABLE within (v d[]) USING mip;
+INSERT INTO within VALUES ('{b}');
+BEGIN;
+SET LOCAL mip.capture_writeset = on;
+DELETE FROM within;
+SELECT mip.writeset() AS w \gset
+ROLLBACK;
+ALTER DOMAIN d ADD CONSTRAINT later CHECK (VALUE <> 'b') NOT VALID;
+SELECT mip.writeset_apply(:'w');
+
 -- Labels of an enum, columns of a composite type, that are not there
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE TYPE pair AS (a int, b int);

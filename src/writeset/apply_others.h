@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply_others.h
+ *	  Checks that go by more than the values of a row, as by what is in tables.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_APPLY_OTHERS_H
+#define MIP_APPLY_OTHERS_H
+
+#include "utils/rel.h"
+
+/* Do those of a domain, or of any within the type? */
+extern bool mip_type_goes_by_others(Oid type);
+
+/*
+ * Does anything of these that is looked at when a row is written: be it a check, or what is
+ * computed from the row? May call functions of others.
+ */
+extern bool mip_rows_go_by_others(Relation rel);
+
+#endif							/* MIP_APPLY_OTHERS_H */
