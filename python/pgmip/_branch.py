@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 from psycopg.sql import SQL, Composed
 
-from . import _sql
+from . import _mipt, _sql
 from ._connection import PooledConnection, cut, cut_after, is_silent
 from ._copy import Copy
 from ._handler import check_can_await
@@ -51,7 +51,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The site prepared the instance (or committed it in one phase), and this is its MIPT as of that step."""
+    """The site prepared the instance (or committed it in one phase), and this is its MIPT as of that step, or later."""
 
     mipt: tuple[Entry, ...]
     error: None = None
@@ -357,7 +357,7 @@ class Branch:
         try:
             with limit:
                 cursor = await self._send(_executing(sql, (request, result, self._key)))
-                mipt = _sql.entries(await cursor.fetchall())
+                rows = await cursor.fetchall()
         except psycopg.Error as error:
             return await self._without(error)
         except Exception as error:
@@ -365,9 +365,22 @@ class Branch:
                 raise
             return NotPrepared(error)  # the handler's last statement was none
         # The reply itself has to say so: a transaction that has failed before can end without an error.
+        if len(rows) != 1 or self.conn.pgconn.transaction_status != TransactionStatus.IDLE:
+            return Lost(psycopg.OperationalError(f"site {self.site!r} did not confirm"))
+        if rows != [(None,)]:
+            return await self._look(expected, timeout)
+        me = self._instance
+        return Prepared((Entry(me.xinst, expected, request, result, me.sites),))
+
+    async def _look(self, expected: State, timeout: float) -> Prepared | Lost:
+        """The vote of a branch that has come to its end beside others."""
+        try:
+            mipt = await _mipt.instances(self.conn, timeout, self._instance.xid)
+        except psycopg.Error as error:
+            return Lost(error)
         states = {entry.state for entry in mipt if entry.xinst == self._instance.xinst}
-        if states != {expected} or self.conn.pgconn.transaction_status != TransactionStatus.IDLE:
-            return Lost(psycopg.OperationalError(f"site {self.site!r} did not confirm: instance is {states or 'gone'}"))
+        if states != {expected}:
+            return Lost(psycopg.OperationalError(f"at site {self.site!r} it is {states or 'gone'} by now"))
         return Prepared(mipt)
 
     async def _send(self, run: _Run) -> psycopg.AsyncCursor[Any]:

@@ -17,9 +17,10 @@ async def instances(conn: Connection, timeout: float, xid: str) -> tuple[Entry, 
     return await _call(conn, timeout, _sql.INSTANCES, (xid,))
 
 
-async def commit(conn: Connection, timeout: float, xid: str, xinst: int) -> tuple[Entry, ...]:
+async def commit(conn: Connection, timeout: float, xid: str, xinst: int) -> None:
     """Commit the winner here, and thereby abort its siblings. May be repeated."""
-    return await _call(conn, timeout, _sql.COMMIT, (xid, xinst))
+    with cut_after(conn, timeout):
+        await conn.execute(_sql.COMMIT, (xid, xinst), prepare=True)
 
 
 async def rollback(conn: Connection, timeout: float, xid: str, xinst: int) -> tuple[Entry, ...]:

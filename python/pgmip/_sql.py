@@ -59,10 +59,10 @@ def _mipt_of(call: str) -> bytes:
 
 
 BEGIN = b"SELECT mip.begin_beside(%s, %s, %s, %s, %s)"
-PREPARE = _mipt_of("mip.prepare(%s, %s, %s)")
-COMMIT_ONE_PHASE = _mipt_of("mip.commit_one_phase(%s, %s, %s)")
+PREPARE = b"SELECT mip.prepare_beside(%s, %s, %s)"
+COMMIT_ONE_PHASE = b"SELECT mip.commit_one_phase_beside(%s, %s, %s)"
 INSTANCES = _mipt_of("mip.instances(%s)")
-COMMIT = _mipt_of("mip.commit(%s, %s)")
+COMMIT = b"SELECT mip.commit_beside(%s, %s)"
 ROLLBACK = _mipt_of("mip.rollback(%s, %s)")
 REFUSE = b"SELECT mip.refuse(%s, %s, %s)"
 HAS_EXPIRED = b"SELECT mip.has_expired(%s)"

@@ -11,9 +11,10 @@ import pytest
 from psycopg.pq import TransactionStatus
 from shop import Shop
 
-from pgmip import _sql
+from pgmip import _mipt, _sql
 from pgmip._branch import Branch, Instance, Lost, NotPrepared, Prepared, _nothing
 from pgmip._connection import PooledConnection
+from pgmip.decision import Entry
 from pgmip.xinst import new_xinst
 
 pytestmark = pytest.mark.integration
@@ -61,14 +62,39 @@ async def test_a_failed_transaction_is_refused(shop: Shop) -> None:
     shop.assert_clean()
 
 
-@pytest.mark.parametrize("tail", [b"WHERE xinst = 0", b"LIMIT 0"], ids=["prepared unseen", "not prepared"])
+@pytest.mark.parametrize(
+    "sql", [_sql.PREPARE + b" LIMIT 0", b"SELECT NULL FROM (SELECT %s, %s, %s) _"], ids=["no row", "not ended"]
+)
 async def test_a_reply_that_does_not_confirm_is_no_success(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, tail: bytes
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, sql: bytes
 ) -> None:
-    monkeypatch.setattr(_sql, "PREPARE", _sql.PREPARE + b" " + tail)
-    branch = await branch_of(shop, tail.decode())
+    monkeypatch.setattr(_sql, "PREPARE", sql)
+    branch = await branch_of(shop, "not confirmed")
     assert isinstance(await branch.prepare("q", "r", 5), Lost)
     await branch.conn.close()
+
+
+@pytest.mark.parametrize("look", ["seen", "gone", "lost"])
+async def test_prepared_beside_another(shop: Shop, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+    """Then it looks, which may come too late."""
+    first, second = [await branch_of(shop, "beside") for _ in range(2)]
+    assert isinstance(await first.prepare("q", "r", 5), Prepared)
+
+    async def instances(*_: Any) -> tuple[Entry, ...]:
+        if look == "lost":
+            raise psycopg.errors.InsufficientPrivilege("which does not say that it is not prepared")
+        return ()
+
+    if look != "seen":
+        monkeypatch.setattr(_mipt, "instances", instances)
+    vote = await second.prepare("q", "s", 5)
+    if look == "seen":
+        assert isinstance(vote, Prepared)
+        assert {entry.result for entry in vote.mipt} == {"r", "s"}
+    else:
+        assert isinstance(vote, Lost)
+    for branch in (first, second):
+        await branch.conn.close()
 
 
 async def test_a_lost_connection_is_not_a_refusal(shop: Shop) -> None:
