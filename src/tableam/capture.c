@@ -79,7 +79,7 @@ is_captured(Relation rel)
 
 /* One that is not maintained yet has kept no rows apart, and has no keys. */
 static bool
-is_key(Oid index)
+is_key(Oid index, bool *valid)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
 	Form_pg_index form;
@@ -89,14 +89,15 @@ is_key(Oid index)
 		return false;
 	form = (Form_pg_index) GETSTRUCT(tuple);
 	result = (form->indisunique || form->indisexclusion) && form->indisready;
+	*valid = form->indisvalid;
 	ReleaseSysCache(tuple);
 	return result;
 }
 
 static void
-add_key(MipPlaceKeys *keys, Oid index)
+add_key(MipPlaceKeys *keys, Oid index, bool valid)
 {
-	MipPlaceKey key = {index, mip_partition_topmost(index)};
+	MipPlaceKey key = {index, mip_partition_topmost(index), valid};
 
 	keys->keys[keys->n++] = key;
 }
@@ -120,7 +121,7 @@ add_references(MipPlaceKeys *keys, List *fks)
 	foreach(lc, fks)
 	{
 		ForeignKeyCacheInfo *fk = lfirst_node(ForeignKeyCacheInfo, lc);
-		MipPlaceKey reference = {fk->conoid, table_of_topmost(fk->conoid)};
+		MipPlaceKey reference = {fk->conoid, table_of_topmost(fk->conoid), true};
 
 		keys->keys[keys->n + keys->nreferences++] = reference;
 	}
@@ -144,8 +145,10 @@ mip_capture_keys(Relation rel)
 	keys->n = keys->nreferences = 0;
 	foreach(lc, indexes)
 	{
-		if (is_key(lfirst_oid(lc)))
-			add_key(keys, lfirst_oid(lc));
+		bool		valid;
+
+		if (is_key(lfirst_oid(lc), &valid))
+			add_key(keys, lfirst_oid(lc), valid);
 	}
 	add_references(keys, fks);
 	list_free(indexes);

@@ -45,6 +45,8 @@ typedef struct MipPlaceKey
 {
 	Oid			oid;
 	Oid			topmost;
+	bool		valid;			/* no index that was being built, or dropped,
+								 * concurrently */
 } MipPlaceKey;
 
 /* The keys that the table had when it was changed first */

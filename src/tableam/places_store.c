@@ -23,6 +23,9 @@
 
 #define OTHER_TABLE			0x04	/* beside the operation: not that before */
 
+/* Beside a key's OID: it was not valid. Earlier versions read the OID alone, and wrote it. */
+#define NOT_VALID			(UINT64CONST(1) << 32)
+
 #define READ_AT_A_TIME		256
 
 static bool
@@ -89,6 +92,13 @@ start(MipPlace *before)
 }
 
 static void
+put_key(StringInfo out, const MipPlaceKey *key)
+{
+	put_number(out, key->oid | (key->valid ? 0 : NOT_VALID));
+	put_number(out, key->topmost);
+}
+
+static void
 put_keys(StringInfo out, const MipPlaceKeys *keys)
 {
 	put_number(out, keys->topmost);
@@ -96,10 +106,7 @@ put_keys(StringInfo out, const MipPlaceKeys *keys)
 	put_number(out, keys->n);
 	put_number(out, keys->nreferences);
 	for (int i = 0; i < keys->n + keys->nreferences; i++)
-	{
-		put_number(out, keys->keys[i].oid);
-		put_number(out, keys->keys[i].topmost);
-	}
+		put_key(out, &keys->keys[i]);
 }
 
 bytea *
@@ -218,6 +225,16 @@ get_place(Stored *in, MipPlaces *places, MipPlace *place)
 		get_tid(in, &place->new);
 }
 
+static MipPlaceKey
+get_key(Stored *in)
+{
+	uint64		oid = get_number(in);
+	Oid			topmost = get_number(in);
+	MipPlaceKey key = {(Oid) oid, topmost, (oid & NOT_VALID) == 0};
+
+	return key;
+}
+
 static MipPlaceKeys *
 get_keys(Stored *in)
 {
@@ -235,10 +252,7 @@ get_keys(Stored *in)
 	keys->n = n;
 	keys->nreferences = nreferences;
 	for (int i = 0; i < n + nreferences; i++)
-	{
-		keys->keys[i].oid = get_number(in);
-		keys->keys[i].topmost = get_number(in);
-	}
+		keys->keys[i] = get_key(in);
 	return keys;
 }
 

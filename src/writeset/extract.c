@@ -265,10 +265,31 @@ same_identity(const MipPlaceKeys *then, Oid identity)
 }
 
 /*
- * What identifies rows now must have done so then; and what kept them apart from others'
- * must still do so, by the same name. REINDEX CONCURRENTLY may have put another index in
- * its place, which had a name of its own before.
+ * An index goes beside us only if others had begun to drop it before we locked the table, as
+ * REINDEX CONCURRENTLY does with the one that it has replaced: it was not valid any more, and
+ * is not missed. One that has become valid since is there until we drop it ourselves.
  */
+static bool
+may_be_gone(const Source *source, const MipPlaceKey *key)
+{
+	return !key->valid && !CheckRelationLockedByMe(source->rel, AccessExclusiveLock, true);
+}
+
+/*
+ * It must still keep rows apart, by the same name. REINDEX CONCURRENTLY may have put another
+ * index in its place, which had a name of its own before.
+ */
+static bool
+same_key(const Source *source, const MipPlaceKeys *then, const MipPlaceKey *key)
+{
+	const MipPlaceKey *now = key_of(source->keys, key->oid);
+
+	if (has_topmost(source->keys, key->topmost))
+		return true;
+	return now ? has_topmost(then, now->topmost) : may_be_gone(source, key);
+}
+
+/* What identifies rows now must have done so then, and what kept them apart must do so. */
 static bool
 same_keys(const Source *source, const MipPlaceKeys *then)
 {
@@ -277,14 +298,8 @@ same_keys(const Source *source, const MipPlaceKeys *then)
 	if (then->topmost != source->keys->topmost || !same_identity(then, identity))
 		return false;
 	for (int i = 0; i < then->n; i++)
-	{
-		const MipPlaceKey *key = &then->keys[i];
-		const MipPlaceKey *now = key_of(source->keys, key->oid);
-
-		if (!has_topmost(source->keys, key->topmost) &&
-			(now == NULL || !has_topmost(then, now->topmost)))
+		if (!same_key(source, then, &then->keys[i]))
 			return false;
-	}
 	return same_references(source->keys, then);
 }
 

@@ -454,6 +454,12 @@ INSERT INTO unbuilt VALUES (1, 'a'), (1, 'b');
 CREATE UNIQUE INDEX CONCURRENTLY unbuilt_id ON unbuilt (id);
 CALL test.altered('DELETE FROM unbuilt WHERE v = ''a''',
 	'REINDEX INDEX unbuilt_id; ALTER TABLE unbuilt REPLICA IDENTITY USING INDEX unbuilt_id');
+-- one that is not valid has done so
+CREATE TABLE invalid (id int, v text);
+INSERT INTO invalid VALUES (1, 'a');
+CREATE UNIQUE INDEX invalid_id ON invalid (id);
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'invalid_id'::regclass;
+CALL test.altered('DELETE FROM invalid', 'DROP INDEX invalid_id');
 -- changes that could not be captured
 CREATE PROCEDURE test.opted_in(statement text) LANGUAGE plpgsql AS $$
 DECLARE
