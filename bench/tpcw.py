@@ -63,11 +63,14 @@ All fourteen interactions by their weights, 8 sessions as fast as they can; thos
 the others only read."""),
     "failover": Part(failover.tell, failover.plot, """## Figure 2: every request fails over
 
-The original is left prepared; a sibling does the same work again, and is committed. The rate counts requests. The
-paper's server waited for its disks, and for a sibling all that it read was in memory by then; here all data are in
-memory from the beginning, and what a sibling does costs the processors as much as what the original did: so where
-the processors are what everybody waits for, half of the throughput goes. Of flushes there are three instead of two
-(a third is lost): the losers' end and the notes of it do not wait for one."""),
+The original is left prepared. In the paper's protocol a sibling does the same work again, and is committed. Ours is
+told with its first statement that the original is prepared (`mip.begin_beside`), looks at the MIPT, and commits the
+original, as `pgmip` does ("adopted"). The rate counts requests.
+
+Where the work is done again: the paper's server waited for its disks, and for a sibling all that it read was in memory
+by then; here all data are in memory from the beginning, and what a sibling does costs the processors as much as what
+the original did: so where the processors are what everybody waits for, half of the throughput goes. Of flushes there
+are three instead of two (a third is lost): the losers' end and the notes of it do not wait for one."""),
     "sessions": Part(growth.tell_sessions, None, "## Growth: sessions\n\nBuy Confirm, as fast as it goes."),
     "death": Part(death.tell, None, """## A coordinator dies
 

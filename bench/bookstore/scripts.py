@@ -25,6 +25,8 @@ TEXTS = "'{\"request\": :n}', '{\"done\": true}'"
 MIP_PREPARE = f"EXECUTE mip_prepare({TEXTS})"
 PROTOCOL = [
     "PREPARE mip_begin (text, bigint) AS SELECT mip.begin($1, $2)",
+    "PREPARE mip_begin_beside (text, bigint) AS SELECT mip.begin_beside($1, $2)",
+    "PREPARE mip_instances (text) AS SELECT * FROM mip.instances($1)",
     "PREPARE mip_prepare (text, text) AS SELECT * FROM mip.prepare($1, $2)",
     "PREPARE mip_commit (text, bigint) AS SELECT * FROM mip.commit($1, $2)",
     "PREPARE mip_one_phase (text, text) AS SELECT * FROM mip.commit_one_phase($1, $2)",
@@ -33,13 +35,13 @@ PROTOCOL = [
 
 @dataclass(frozen=True)
 class System:
-    """How transactions end. `runs`: for each time that the work is done, what goes with its first statement, and what
-    with its last one. `then`: what comes afterwards.
+    """How transactions end. `runs`: for each time that the work is begun, what goes with its first statement, and what
+    with its last one, None where it does not come to that. `then`: what comes afterwards.
     """
 
     name: str
     database: str
-    runs: Sequence[tuple[Sequence[str], str]]
+    runs: Sequence[tuple[Sequence[str], str | None]]
     then: Sequence[str] = ()
     settings: Sequence[str] = ()
 
@@ -48,6 +50,8 @@ def _instance(xinst: int, last: str = MIP_PREPARE) -> tuple[Sequence[str], str]:
     return ["BEGIN", f"EXECUTE mip_begin('{XID}', {xinst})"], last
 
 
+# Told of others with its first statement
+NEEDLESS = ["BEGIN", f"EXECUTE mip_begin_beside('{XID}', 2)"], None
 PLANS = "SET plan_cache_mode = force_generic_plan"  # which others would come to after five executions
 UNFLUSHED = "SET mip.synchronous_commit_prepared = off"
 SYSTEMS = {
@@ -60,7 +64,12 @@ SYSTEMS = {
         System("MIP one-phase", "mip", [_instance(1, f"EXECUTE mip_one_phase({TEXTS})")]),
         # The original is left prepared; a sibling does the work again, and is committed.
         System("MIP fail-over", "mip", [_instance(1), _instance(2)], [f"EXECUTE mip_commit('{XID}', 2)"]),
-        # The same, and nobody decides.
+        # The same, but the sibling is told with its first statement that another one is there, and commits that.
+        System(
+            "MIP adopted", "mip", [_instance(1), NEEDLESS],
+            ["ROLLBACK", f"EXECUTE mip_instances('{XID}')", f"EXECUTE mip_commit('{XID}', 1)"],
+        ),
+        # Nobody decides.
         System("MIP in doubt", "mip", [_instance(1)]),
     )
 }
@@ -208,10 +217,12 @@ def script(interaction: str, system: System, size: Size, *, alone: bool = True) 
     return "\n".join(lines).replace("TIME", f"{now[:8]}-{now[8:]}") + "\n"
 
 
-def _transaction(work: Sequence[str], first: Sequence[str], last: str) -> list[str]:
-    """The work, with these statements in the messages of its first and its last."""
+def _transaction(work: Sequence[str], first: Sequence[str], last: str | None) -> list[str]:
+    """The work, with these statements in the messages of its first and its last; without the latter, only its first."""
     middle = list(work)
     middle[0] = "\\; ".join([*first, middle[0]])
+    if last is None:
+        return middle[:1]
     middle[-1] = f"{middle[-1]}\\; {last}"
     return middle
 

@@ -15,7 +15,8 @@ TINY = SIZES["tiny"]
 @pytest.fixture(scope="module")
 def store(cluster: Cluster) -> Store:
     made = Store(cluster, TINY, quiet=True)
-    made.run("Buy Confirm", SYSTEMS["MIP fail-over"], clients=2, seconds=1)
+    for system in ("MIP fail-over", "MIP adopted"):
+        made.run("Buy Confirm", SYSTEMS[system], clients=2, seconds=1)
     made.run("Admin Confirm", SYSTEMS["2PC"], clients=2, seconds=1)
     made.run_mix(SYSTEMS["MIP"], clients=2, seconds=1)
     made.check()
