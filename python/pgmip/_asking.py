@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from . import _mipt
-from ._connection import Connection
+from ._connection import Connection, is_usable
 from ._deadline import Deadline
 from ._pool import Pool, at_site
 from ._sites import at_each_site
@@ -63,6 +63,15 @@ class Asking:
         self.meet(mipts)
         return mipts, why[0] if why else None
 
+    async def read_over(self, conn: Connection | None, site: str) -> Sequence[Entry] | None:
+        """The MIPT at a site, over this connection; None where it cannot be read."""
+        try:
+            mipt = await self._part("read", site, conn, _mipt.instances)
+        except psycopg.Error:
+            return None
+        self.meet({site: mipt})
+        return mipt
+
     async def waits(self, sites: Sequence[str], xinst: int) -> bool:
         """Whether an instance is known to wait for a lock at one of the sites."""
 
@@ -90,8 +99,7 @@ class Asking:
         """Have an instance never be prepared here; whether that is certain. It is, too, where the site has expired the
         request and has nothing of it in doubt.
         """
-        await self._see_who_has_given_up(site, xinst)
-        self.given_up.add((site, xinst))
+        await self._note(site, xinst)
         try:
             return await self._part("refuse", site, None, _mipt.refuse, xinst, sorted(sites), of=xinst)
         except psycopg.Error as error:
@@ -100,9 +108,7 @@ class Asking:
 
     async def roll_back(self, site: str, xinst: int, conn: Connection | None = None) -> psycopg.Error | None:
         """Roll an instance back, as `_mipt.rollback` says; why that is not known to be done."""
-        if conn is None:
-            await self._see_who_has_given_up(site, xinst)
-        self.given_up.add((site, xinst))
+        await self._note(site, xinst, conn)
         try:
             mipt = await self._part("rollback", site, conn, _mipt.rollback, xinst, of=xinst)
         except psycopg.Error as error:
@@ -111,10 +117,15 @@ class Asking:
         self.meet({site: mipt})
         return None
 
-    async def _see_who_has_given_up(self, site: str, xinst: int) -> None:
-        """Before we do so ourselves, as afterwards it could not be told from what we have done."""
-        if (site, xinst) not in self.given_up:
-            await self.read((site,))
+    async def _note(self, site: str, xinst: int, conn: Connection | None = None) -> None:
+        """That it is about to be given up by us. Whoever has done so before is seen now: afterwards it could not be
+        told from our doing. Where it has just been prepared over `conn`, nobody can have, or nearly so.
+        """
+        if conn is None or not is_usable(conn):
+            mipts, _ = await self.read((site,))
+            if mipts[site] is None:
+                return
+        self.given_up.add((site, xinst))
 
     async def commit(self, site: str, xinst: int, conn: Connection | None) -> None:
         """Commit the winner. Raises psycopg.Error."""

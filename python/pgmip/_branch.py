@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 from psycopg.sql import SQL, Composed
 
-from . import _mipt, _sql
+from . import _sql
 from ._connection import PooledConnection, cut, cut_after, is_silent
 from ._copy import Copy
 from ._handler import check_can_await
@@ -88,15 +88,18 @@ class Branch:
     def __init__(
         self, site: str, conn: PooledConnection, instance: Instance, *,
         on_begun: Callable[[str], Awaitable[None]], on_beside: Callable[[Sequence[int]], None],
+        read: Callable[[], Awaitable[Sequence[Entry] | None]],
     ) -> None:  # fmt: skip
         """`on_begun`: awaited once the site knows of the instance. `on_beside`: called before, with those that are
-        prepared there, if any are; also where the statement that has come with the begin has failed.
+        prepared there, if any are; also where the statement that has come with the begin has failed. `read`: the site's
+        MIPT, None where it cannot be read.
         """
         self.site = site
         self.conn = conn
         self._instance = instance
         self._on_begun = on_begun
         self._on_beside = on_beside
+        self._read = read
         self._key = secrets.token_hex(8)  # so that no statement of the handler prepares, or commits
         self.everywhere = False
         """Whether the instance is to be serializable across its sites; a site of another setting refuses it."""
@@ -368,20 +371,17 @@ class Branch:
         if len(rows) != 1 or self.conn.pgconn.transaction_status != TransactionStatus.IDLE:
             return Lost(psycopg.OperationalError(f"site {self.site!r} did not confirm"))
         if rows != [(None,)]:
-            return await self._look(expected, timeout)
+            return await self._look(expected)
         me = self._instance
         return Prepared((Entry(me.xinst, expected, request, result, me.sites),))
 
-    async def _look(self, expected: State, timeout: float) -> Prepared | Lost:
+    async def _look(self, expected: State) -> Prepared | Lost:
         """The vote of a branch that has come to its end beside others."""
-        try:
-            mipt = await _mipt.instances(self.conn, timeout, self._instance.xid)
-        except psycopg.Error as error:
-            return Lost(error)
-        states = {entry.state for entry in mipt if entry.xinst == self._instance.xinst}
-        if states != {expected}:
-            return Lost(psycopg.OperationalError(f"at site {self.site!r} it is {states or 'gone'} by now"))
-        return Prepared(mipt)
+        mipt = await self._read()
+        states = {entry.state for entry in mipt or () if entry.xinst == self._instance.xinst}
+        if mipt is None or states != {expected}:
+            return Lost(psycopg.OperationalError(f"site {self.site!r} did not confirm: it is {states or 'gone'}"))
+        return Prepared(tuple(mipt))
 
     async def _send(self, run: _Run) -> psycopg.AsyncCursor[Any]:
         """Run a statement: the first one together with the begin of the transaction, the last one with its end."""

@@ -77,7 +77,7 @@ class Failure:
 
 Verdict = Result | Final | Failure
 Send = Callable[[Server, float], Awaitable[Verdict]]
-"""Transmits to a server, and waits for so many seconds. When cancelled before anything has been sent, it says so."""
+"""Transmits to a server, and waits for so many seconds."""
 
 
 class Call:
@@ -135,9 +135,9 @@ class Call:
                             raise self._final(error)
                         case Failure():
                             self._note(server, verdict)
+            raise self._given_up()
         finally:
             await self._call_off()
-        raise self._given_up()
 
     def _transmit(self, now: float) -> None:
         """To the server that this call has asked least, of those who are neither busy with it nor resting."""
@@ -215,22 +215,8 @@ class Call:
         return error
 
     async def _call_off(self) -> None:
-        """End what is on its way. What has been transmitted may have an effect."""
+        self._sent.open |= bool(self._pending)
+        self._sent.pending -= len(self._pending)
         for task in self._pending:
             task.cancel()
-        try:
-            await asyncio.gather(*self._pending, return_exceptions=True)
-        finally:
-            for task in self._pending:
-                if isinstance(failure := _known(task), Failure):
-                    self._last = self._last or failure.error
-                    self._sent.open |= failure.open
-                else:
-                    self._sent.open = True
-            self._sent.pending -= len(self._pending)
-            self._pending.clear()
-
-
-def _known(task: asyncio.Task[Verdict]) -> Verdict | None:
-    """What has become of a transmission that was called off, if it says so."""
-    return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
+        await asyncio.gather(*self._pending, return_exceptions=True)

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,6 +15,7 @@ from ._process import Process
 
 __all__ = ["Closed", "Portal"]
 
+_ROUNDS = 100  # in which a loop that ends is run again
 _PATIENCE = 1.0  # seconds that a forgotten thread has to end
 
 P = ParamSpec("P")
@@ -177,20 +178,26 @@ class Portal:
 
 def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
     """And what has been called, but not begun yet. All of it ends, though some of it may end the thread once more, for
-    which asyncio.Runner would leave the others: their callers would wait for ever.
+    which asyncio.Runner would leave the others: their callers would wait for ever. But not what begins anew whenever it
+    ends, nor in a loop that cannot run any more.
     """
     cancelled: set[asyncio.Task[Any]] = set()
-    while True:
+    for _ in range(_ROUNDS):
         with contextlib.suppress(BaseException):
             loop.call_soon(loop.stop)
             loop.run_forever()
-            left = asyncio.all_tasks(loop)
-            if not left:
-                return
-            for task in left - cancelled:
-                cancelled.add(task)
-                task.cancel()
-            loop.run_until_complete(asyncio.wait(left))
+        left = asyncio.all_tasks(loop)
+        if not left:
+            return
+        for task in left - cancelled:
+            cancelled.add(task)
+            task.cancel()
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(_ended(left))
+
+
+async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks)
 
 
 def _call_off(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -174,11 +174,9 @@ class Client:
         if self._http.is_closed:
             return Final(Unknown("the client has been closed", xid=xid))
         times = 0  # a transport may try again by itself, and keep to itself what has become of what it sent before
-        traced = False  # not each transport tells of what it does
 
         async def count(event: str, info: Mapping[str, Any]) -> None:
-            nonlocal times, traced
-            traced = True
+            nonlocal times
             # not what asks a proxy for the way to the server
             times += event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT"
 
@@ -188,11 +186,7 @@ class Client:
                 response = await obeyed(sending)
         except TimeoutError:
             why = f"no answer from {server.url} within {patience:g} s"
-            return Failure(Unknown(why, xid=xid), open=times > 0 or not traced, again=True)
-        except asyncio.CancelledError:
-            if times or not traced:
-                raise
-            return Failure(Unknown(f"no connection to {server.url} yet", xid=xid), open=False, again=True)
+            return Failure(Unknown(why, xid=xid), open=True, again=True)
         except _NOT_SENT as error:
             return Failure(_because(error, f"{server.url} cannot be reached", xid), open=times > 0, again=True)
         except httpx.RequestError as error:

@@ -11,10 +11,10 @@ import pytest
 from psycopg.pq import TransactionStatus
 from shop import Shop
 
-from pgmip import _mipt, _sql
+from pgmip import _sql
 from pgmip._branch import Branch, Instance, Lost, NotPrepared, Prepared, _nothing
 from pgmip._connection import PooledConnection
-from pgmip.decision import Entry
+from pgmip.decision import Entry, State
 from pgmip.xinst import new_xinst
 
 pytestmark = pytest.mark.integration
@@ -28,16 +28,20 @@ def ignore_others(xinsts: Sequence[int]) -> None:
     pass
 
 
-IGNORE: Any = {"on_begun": ignore, "on_beside": ignore_others}
+async def nobody() -> list[Entry]:
+    return []
+
+
+IGNORE: Any = {"on_begun": ignore, "on_beside": ignore_others, "read": nobody}
 
 
 def ignore_error(error: psycopg.Error | None) -> None:
     pass
 
 
-async def branch_of(shop: Shop, xid: str) -> Branch:
+async def branch_of(shop: Shop, xid: str, above: int = 0) -> Branch:
     conn = await PooledConnection.connect(shop.clusters["store"].conninfo(), patience=5, ended=ignore_error)
-    return Branch("store", conn, Instance(xid, new_xinst(), ("bank", "store"), "read committed"), **IGNORE)
+    return Branch("store", conn, Instance(xid, new_xinst(above), ("bank", "store"), "read committed"), **IGNORE)
 
 
 def branch_over(conn: PooledConnection, xid: str) -> Branch:
@@ -74,25 +78,20 @@ async def test_a_reply_that_does_not_confirm_is_no_success(
     await branch.conn.close()
 
 
-@pytest.mark.parametrize("look", ["seen", "gone", "lost"])
-async def test_prepared_beside_another(shop: Shop, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
-    """Then it looks, which may come too late."""
-    first, second = [await branch_of(shop, "beside") for _ in range(2)]
+@pytest.mark.parametrize("state", [None, "gone", State.ABORTED, State.PREPARED])
+async def test_prepared_beside_another(shop: Shop, state: Any) -> None:
+    """Then it looks, which may fail, or come too late."""
+    first = await branch_of(shop, f"beside {state}")
+    second = await branch_of(shop, f"beside {state}", above=first._instance.xinst)
+    mipt = (Entry(second._instance.xinst, state),)
+
+    async def read() -> tuple[Entry, ...] | None:
+        return {None: None, "gone": ()}.get(state, mipt)
+
+    second._read = read
     assert isinstance(await first.prepare("q", "r", 5), Prepared)
-
-    async def instances(*_: Any) -> tuple[Entry, ...]:
-        if look == "lost":
-            raise psycopg.errors.InsufficientPrivilege("which does not say that it is not prepared")
-        return ()
-
-    if look != "seen":
-        monkeypatch.setattr(_mipt, "instances", instances)
     vote = await second.prepare("q", "s", 5)
-    if look == "seen":
-        assert isinstance(vote, Prepared)
-        assert {entry.result for entry in vote.mipt} == {"r", "s"}
-    else:
-        assert isinstance(vote, Lost)
+    assert vote == Prepared(mipt) if state is State.PREPARED else isinstance(vote, Lost)
     for branch in (first, second):
         await branch.conn.close()
 

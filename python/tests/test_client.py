@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import socket
+import random
 import subprocess
 import sys
 import threading
@@ -223,41 +223,13 @@ async def test_unknown_becomes_known(fake: FakeApp, stack: AsyncExitStack) -> No
             assert await client.submit("buy", None) == {"order": 7}
 
 
-async def test_nobody_there() -> None:
+async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", max)  # else it may be about to ask again when time is up
     async with Client([NOBODY]) as client:
         with pytest.raises(NothingHappened, match="no server took the request") as caught:
-            await client.submit("buy", None, deadline=1)
+            await client.submit("buy", None, deadline=0.9)
     assert isinstance(caught.value.__cause__, Unknown)
     assert isinstance(caught.value.__cause__.__cause__, httpx.ConnectError)
-
-
-@pytest.mark.parametrize("timeout", [0.05, 10])
-async def test_still_connecting_at_the_deadline(timeout: float, stack: AsyncExitStack) -> None:
-    """Its queue is full."""
-    full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-    for _ in range(3):
-        waiting = stack.enter_context(socket.socket())
-        waiting.setblocking(False)
-        waiting.connect_ex(full.getsockname())
-    async with Client([f"http://127.0.0.1:{full.getsockname()[1]}"], timeout=timeout) as client:
-        for _ in range(2):
-            with pytest.raises(NothingHappened, match="no server took the request: no "):
-                await client.submit("buy", None, xid="k", deadline=0.2)
-
-
-@pytest.mark.parametrize("timeout", [0.05, 10])
-async def test_who_does_not_say_what_it_has_sent(timeout: float) -> None:
-    sent = asyncio.Event()
-
-    async def hang(request: httpx.Request) -> httpx.Response:
-        sent.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async with Client(["http://a"], timeout=timeout, transport=httpx.MockTransport(hang)) as client:
-        with pytest.raises(Unknown, match="no answer by the deadline"):
-            await client.submit("buy", None, xid="k", deadline=0.2)
-        assert sent.is_set()
 
 
 async def test_the_next_server_lives(fake: FakeApp, url: str) -> None:

@@ -12,10 +12,11 @@ from proxy import Proxy
 from shop import BUY, ORDER, RIVAL, Shop
 from test_met_again import TwoTurns, held_up, told
 from test_sweeper import in_doubt
-from test_told import Gate, active
+from test_told import Gate, active, stall_at_prepare, until
 
 from pgmip import App, Tx, Unknown
 from pgmip._asking import Asking
+from pgmip._branch import Branch
 from pgmip._pool import Pool
 from pgmip.xinst import new_xid
 
@@ -24,8 +25,10 @@ pytestmark = pytest.mark.integration
 Server = Callable[..., App]
 
 
-def failing(app: App, when_done: Callable[[], None] = lambda: None) -> App:
-    """Its first attempt is prepared at the store and refused by the bank; in further ones the handler fails."""
+def failing(app: App, when_done: Callable[[], None] = lambda: None, last: str = RIVAL) -> App:
+    """Its first attempt is prepared at the store and refused by the bank, with its `last` statement there; in further
+    ones the handler fails.
+    """
     attempts = 0
 
     @app.transaction(sites=("store", "bank"))
@@ -35,7 +38,7 @@ def failing(app: App, when_done: Callable[[], None] = lambda: None) -> App:
         if attempts > 1:
             raise ArithmeticError("a bug")
         await tx.store.execute(ORDER, (tx.xid, tx.xinst))
-        tx.bank.finish_with(RIVAL)
+        tx.bank.finish_with(last)
         when_done()
 
     return app
@@ -133,3 +136,53 @@ async def test_what_an_earlier_call_has_left(server: Server, shop: Shop, monkeyp
         answer = await told(app.submit("note", BUY, xid=xid))
         await other.goes_on(theirs)
         assert type(answer) is Unknown, answer
+
+
+async def test_what_was_not_looked_at_before(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What prepares is lost on its way to the bank, and its answer from the store. Then the sites cannot be read, but
+    hear what they are asked for.
+    """
+    xid, note = new_xid(), Asking._note
+    async with Proxy(shop.clusters["store"].port) as store, Proxy(shop.clusters["bank"].port) as bank:
+        app = failing(server(shop.conninfos(store=store.port, bank=bank.port), step_timeout=2), last="SELECT")
+        stall_at_prepare(monkeypatch, {"store": store})
+        bank.forbidden = (b"mip.prepare", b"mip.instances")
+        noted = 0
+
+        async def noting(asking: Asking, *what: Any) -> None:
+            nonlocal noted
+            await note(asking, *what)
+            noted += asking.pools is app._pools
+            if noted == 2:
+                store.forbidden = bank.forbidden = ()
+
+        monkeypatch.setattr(Asking, "_note", noting)
+        other = Other(server(), monkeypatch, shop, xid)
+        ours = asyncio.create_task(told(app.submit("note", BUY, xid=xid, deadline=20)))
+        await until(lambda: in_doubt(shop) == [1, 0])
+        store.forbidden = (b"mip.instances",)
+        theirs = await other.gives_up()
+        answer = await ours
+        await other.goes_on(theirs)
+        assert type(answer) is Unknown, answer
+
+
+async def test_before_it_looks_whom_it_is_beside(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    xid, gate, look = new_xid(), Gate(), Branch._look
+    app = failing(server(parallel=False), last="SELECT")
+    shop.sql("store", f"SELECT mip.refuse('{xid}', 1, '{{bank,store}}')")  # so that there is another instance
+
+    async def late(branch: Branch, *expected: Any) -> Any:
+        if not gate.reached.is_set():
+            await gate()
+        return await look(branch, *expected)
+
+    monkeypatch.setattr(Branch, "_look", late)
+    other = Other(server(), monkeypatch, shop, xid)
+    ours = asyncio.create_task(told(app.submit("note", BUY, xid=xid, deadline=20)))
+    await gate.reached.wait()
+    theirs = await other.gives_up()
+    gate.open.set()
+    answer = await ours
+    await other.goes_on(theirs)
+    assert type(answer) is Unknown, answer

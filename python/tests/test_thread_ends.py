@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from shop import Shop
 
 from pgmip import Unknown, sync
+from pgmip._portal import Closed, Portal
 from pgmip._twin import inner, within
 from pgmip.observe import Observer, Phase
 
@@ -118,3 +120,37 @@ def test_ended_again_by_what_is_cancelled(app: sync.App) -> None:
 
     app.observe(Exits())
     assert ended(*(submitting(app, seconds)[0] for seconds in (1.0, 1.0, 1.0, 0.2)))
+
+
+def test_closed_beside_what_begins_anew() -> None:
+    """As what a supervisor begins whenever it has ended."""
+    portal, tasks = Portal("a test"), list[asyncio.Task[None]]()
+
+    async def supervise(_: Any = None) -> None:
+        tasks.append(asyncio.create_task(asyncio.sleep(3600)))
+        tasks[-1].add_done_callback(lambda _: None if over else again())
+
+    def again() -> None:
+        tasks.append(asyncio.create_task(supervise()))
+
+    over = False
+    portal.call(supervise())
+    closing = begun(portal.close)
+    try:
+        assert ended(closing)
+    finally:
+        over = True
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what asyncio wanted to run in it
+def test_in_a_loop_that_cannot_run_any_more() -> None:
+    """Somebody has closed its descriptor, which is another one's then."""
+    portal = Portal("a test")
+    portal.call(asyncio.sleep(0))
+    assert portal._thread is not None
+    selector = portal._loop._selector  # type: ignore[union-attr]
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), selector.fileno())
+    with contextlib.suppress(Closed):
+        portal.soon(lambda: None)
+    assert ended(portal._thread)
