@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -193,11 +193,7 @@ def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
             cancelled.add(task)
             task.cancel()
         with contextlib.suppress(BaseException):
-            loop.run_until_complete(_ended(left))
-
-
-async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:
-    await asyncio.wait(tasks)
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
 def _call_off(coroutine: Coroutine[Any, Any, Any]) -> None:

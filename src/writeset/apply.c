@@ -67,10 +67,12 @@ require_row(const MipTarget *target, const MipwChange *change, bool found)
 static void
 write_before(MipApply *apply, const MipTarget *target)
 {
-	if (!has_triggers(target) && !target->in_order)
+	bool		in_order = target->in_order || target->in_turn;
+
+	if (!has_triggers(target) && !in_order)
 		return;
 	mip_apply_flush_all(apply);
-	if (!target->in_order)
+	if (!in_order)
 		return;
 	CommandCounterIncrement();
 	UpdateActiveSnapshotCommandId();

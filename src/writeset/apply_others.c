@@ -13,140 +13,206 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_type_d.h"
 #include "miscadmin.h"
-#include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/partcache.h"
+#include "utils/rel.h"
 #include "utils/typcache.h"
 
 #include "base/compat.h"
 #include "writeset/apply_others.h"
 #include "writeset/values.h"
 
-/* ---- expressions ---- */
+/*
+ * Types that have been looked at: the search ends with the first one that does, so these do not,
+ * or are being looked at. Else it might take a time that is exponential in their number.
+ */
+static HTAB *
+create_seen(void)
+{
+	HASHCTL		ctl = {
+		.keysize = sizeof(Oid),
+		.entrysize = sizeof(Oid),
+		.hcxt = CurrentMemoryContext,
+	};
+
+	return hash_create("types of a writeset's table", 32, &ctl,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
 
 static bool
-casts_go_by_others(Node *node, void *context)
+is_new(HTAB *seen, Oid type)
+{
+	bool		found;
+
+	(void) hash_search(seen, &type, HASH_ENTER, &found);
+	return !found;
+}
+
+/* ---- expressions ---- */
+
+static bool type_goes_by_others(Oid type, HTAB *seen);
+
+static bool
+casts_go_by_others(Node *node, void *seen)
 {
 	if (node == NULL)
 		return false;
 	if (IsA(node, CoerceToDomain) &&
-		mip_type_goes_by_others(((CoerceToDomain *) node)->resulttype))
+		type_goes_by_others(((CoerceToDomain *) node)->resulttype, seen))
 		return true;
-	if (MIP_IS_JSON_EXPR(node) && mip_type_goes_by_others(MIP_JSON_EXPR_TYPE(node)))
+	if (MIP_IS_JSON_EXPR(node) && type_goes_by_others(MIP_JSON_EXPR_TYPE(node), seen))
 		return true;
-	return expression_tree_walker(node, casts_go_by_others, context);
+	return expression_tree_walker(node, casts_go_by_others, seen);
 }
 
 static bool
-check_goes_by_others(Node *check)
+check_goes_by_others(Node *check, HTAB *seen)
 {
-	return contain_mutable_functions(check) || casts_go_by_others(check, NULL);
+	return contain_mutable_functions(check) || casts_go_by_others(check, seen);
 }
 
 /* ---- types ---- */
 
-static bool
-domain_goes_by_others(Oid type)
+/* As they are stored: where they are planned, functions may be executed. */
+static List *
+checks_of_domain(Oid domain)
 {
-	DomainConstraintRef *ref = palloc(sizeof(DomainConstraintRef));
+	Relation	rel = table_open(ConstraintRelationId, AccessShareLock);
+	List	   *checks = NIL;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_constraint_contypid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(domain));
+	scan = systable_beginscan(rel, ConstraintTypidIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		Datum		check = heap_getattr(tuple, Anum_pg_constraint_conbin,
+										 RelationGetDescr(rel), &isnull);
+
+		if (!isnull)
+			checks = lappend(checks, stringToNode(TextDatumGetCString(check)));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return checks;
+}
+
+static bool
+domain_goes_by_others(Oid domain, HTAB *seen)
+{
 	ListCell   *lc;
 
-	InitDomainConstraintRef(type, ref, CurrentMemoryContext, false);
-	foreach(lc, ref->constraints)
-	{
-		DomainConstraintState *constraint = lfirst(lc);
-
-		if (check_goes_by_others((Node *) constraint->check_expr))
-			return true;
-	}
+	foreach(lc, checks_of_domain(domain))
+		if (check_goes_by_others(lfirst(lc), seen))
+		return true;
 	return false;
 }
 
 static bool
-columns_go_by_others(TupleDesc desc)
+columns_go_by_others(TupleDesc desc, HTAB *seen)
 {
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		if (!att->attisdropped && mip_type_goes_by_others(att->atttypid))
+		if (!att->attisdropped && type_goes_by_others(att->atttypid, seen))
 			return true;
 	}
 	return false;
 }
 
 static bool
-composite_goes_by_others(Oid type)
+composite_goes_by_others(Oid type, HTAB *seen)
 {
 	TupleDesc	desc = lookup_rowtype_tupdesc_copy(type, -1);
-	bool		result = columns_go_by_others(desc);
+	bool		result = columns_go_by_others(desc, seen);
 
 	FreeTupleDesc(desc);
 	return result;
 }
 
-bool
-mip_type_goes_by_others(Oid type)
+static bool
+type_goes_by_others(Oid type, HTAB *seen)
 {
 	check_stack_depth();
-	for (; OidIsValid(type); type = mip_inner_type(type))
+	for (; OidIsValid(type) && is_new(seen, type); type = mip_inner_type(type))
 	{
 		char		kind = get_typtype(type);
 
-		if ((kind == TYPTYPE_DOMAIN && domain_goes_by_others(type)) ||
-			(kind == TYPTYPE_COMPOSITE && composite_goes_by_others(type)))
+		CHECK_FOR_INTERRUPTS();
+		if ((kind == TYPTYPE_DOMAIN && domain_goes_by_others(type, seen)) ||
+			(kind == TYPTYPE_COMPOSITE && composite_goes_by_others(type, seen)))
 			return true;
 	}
 	return false;
 }
 
+bool
+mip_type_goes_by_others(Oid type)
+{
+	HTAB	   *seen = create_seen();
+	bool		result = type_goes_by_others(type, seen);
+
+	hash_destroy(seen);
+	return result;
+}
+
 /* ---- tables ---- */
 
 static bool
-checks_go_by_others(const TupleConstr *constr)
+checks_go_by_others(const TupleConstr *constr, HTAB *seen)
 {
 	for (int i = 0; i < constr->num_check; i++)
-		if (check_goes_by_others(stringToNode(constr->check[i].ccbin)))
+		if (check_goes_by_others(stringToNode(constr->check[i].ccbin), seen))
 			return true;
 	return false;
 }
 
 static bool
-generated_goes_by_others(TupleDesc desc)
+generated_goes_by_others(TupleDesc desc, HTAB *seen)
 {
 	const TupleConstr *constr = desc->constr;
 
 	for (int i = 0; i < constr->num_defval; i++)
 		if (TupleDescAttr(desc, constr->defval[i].adnum - 1)->attgenerated &&
-			casts_go_by_others(stringToNode(constr->defval[i].adbin), NULL))
+			casts_go_by_others(stringToNode(constr->defval[i].adbin), seen))
 			return true;
 	return false;
 }
 
 static bool
-index_goes_by_others(Oid relid)
+index_goes_by_others(Oid relid, HTAB *seen)
 {
 	Relation	index = index_open(relid, RowExclusiveLock);
-	bool		result = casts_go_by_others((Node *) RelationGetIndexExpressions(index), NULL) ||
-		casts_go_by_others((Node *) RelationGetIndexPredicate(index), NULL);
+	bool		result = casts_go_by_others((Node *) RelationGetIndexExpressions(index), seen) ||
+		casts_go_by_others((Node *) RelationGetIndexPredicate(index), seen);
 
 	index_close(index, NoLock);
 	return result;
 }
 
 static bool
-indexes_go_by_others(Relation rel)
+indexes_go_by_others(Relation rel, HTAB *seen)
 {
 	List	   *indexes = RelationGetIndexList(rel);
 	bool		result = false;
 	ListCell   *lc;
 
 	foreach(lc, indexes)
-		result = result || index_goes_by_others(lfirst_oid(lc));
+		result = result || index_goes_by_others(lfirst_oid(lc), seen);
 	list_free(indexes);
 	return result;
 }
@@ -155,9 +221,13 @@ bool
 mip_rows_go_by_others(Relation rel)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	HTAB	   *seen = create_seen();
+	bool		result = columns_go_by_others(desc, seen) ||
+		(desc->constr && (checks_go_by_others(desc->constr, seen) ||
+						  generated_goes_by_others(desc, seen))) ||
+		casts_go_by_others((Node *) RelationGetPartitionQual(rel), seen) ||
+		indexes_go_by_others(rel, seen);
 
-	return columns_go_by_others(desc) ||
-		(desc->constr && (checks_go_by_others(desc->constr) || generated_goes_by_others(desc))) ||
-		casts_go_by_others((Node *) RelationGetPartitionQual(rel), NULL) ||
-		indexes_go_by_others(rel);
+	hash_destroy(seen);
+	return result;
 }

@@ -245,18 +245,28 @@ runs_code(const MipTarget *target)
 	return false;
 }
 
-/*
- * A domain that a column is of is not asked when its values are read, but those within
- * them are.
- */
-static void
-note_others(MipApply *apply, MipTarget *target)
+/* A domain that a column is of is not asked when its values are read, but those within them are. */
+static bool
+values_go_by_others(const MipTarget *target)
 {
+	for (int i = 0; i < target->source->ncolumns; i++)
+		if (target->columns[i].attno != 0 &&
+			mip_type_goes_by_others(getBaseType(target->columns[i].codec.type)))
+			return true;
+	return false;
+}
+
+/* Of what such a change looks at, and not before there is one. */
+static void
+note_others(MipApply *apply, MipTarget *target, AclMode right)
+{
+	if (right == ACL_TRUNCATE)
+		return;
 	mip_apply_own_settings(apply);
-	target->in_order = mip_rows_go_by_others(target->rel);
-	for (int i = 0; target->in_order && i < target->source->ncolumns; i++)
-		if (target->columns[i].attno != 0)
-			target->in_turn |= mip_type_goes_by_others(getBaseType(target->columns[i].codec.type));
+	if (right != ACL_DELETE)
+		target->in_order = target->in_order || mip_rows_go_by_others(target->rel);
+	if (right != ACL_INSERT && target->source->whole)
+		target->in_turn = target->in_turn || values_go_by_others(target);
 }
 
 /* ---- by what rows are found ---- */
@@ -484,7 +494,6 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	apply->check_table(target->rel);
 	join_twin(apply, target);
 	map_columns(apply, target);
-	note_others(apply, target);
 	target->info = makeNode(ResultRelInfo);
 	enter_range_table(apply, target);
 	mip_choose_triggers(target->info);
@@ -548,6 +557,7 @@ mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
 	if ((target->checked & right) == 0)
 	{
 		note_right(target, right);
+		note_others(apply, target, right);
 		if (right != ACL_TRUNCATE)
 			mip_refuse_transition_tables(target->info, right);
 		if (right == ACL_UPDATE || right == ACL_DELETE)

@@ -42,7 +42,8 @@ typedef struct MipTarget
 	bool		fixed;			/* values are read under fixed settings */
 	bool		domains;		/* there are columns of domains */
 	bool		in_order;		/* its checks see what came before */
-	bool		in_turn;		/* so do its values, when they are read */
+	bool		in_turn;		/* so do values that identify its rows, when
+								 * they are read */
 	bool		runs_code;		/* of others, by each change: triggers,
 								 * expressions */
 

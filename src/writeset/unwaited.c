@@ -90,6 +90,7 @@ static void
 lock_types(TupleDesc desc)
 {
 	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);

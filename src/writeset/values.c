@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -22,6 +23,7 @@
 #include "utils/guc.h"
 #include "utils/inet.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
@@ -189,13 +191,26 @@ fixed_decode(Oid type, int width, const uint8 *bytes)
 
 /* ---- types ---- */
 
+static Oid
+type_of_domain(Oid domain)
+{
+	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(domain));
+	Oid			type;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for type %u", domain);
+	type = ((Form_pg_type) GETSTRUCT(tuple))->typbasetype;
+	ReleaseSysCache(tuple);
+	return type;
+}
+
 Oid
 mip_inner_type(Oid type)
 {
 	switch (get_typtype(type))
 	{
 		case TYPTYPE_DOMAIN:
-			return getBaseType(type);
+			return type_of_domain(type);
 		case TYPTYPE_RANGE:
 			return get_range_subtype(type);
 		case TYPTYPE_MULTIRANGE:

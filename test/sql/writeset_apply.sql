@@ -485,6 +485,30 @@ UPDATE found SET v = '{1000,7}';
 ROLLBACK;
 :apply
 TABLE found;
+-- Domains of which none is asked are looked at as they are stored, without executing anything; and each once.
+CREATE SEQUENCE asked;
+CREATE FUNCTION asks(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN PERFORM nextval(''ws.asked''); RETURN i; END';
+CREATE DOMAIN many0 AS int CHECK (VALUE > asks(0));
+DO $$ BEGIN
+	FOR i IN 1..40 LOOP
+		EXECUTE format('CREATE DOMAIN many%s AS int CHECK (VALUE::many%s > 0 OR VALUE::many%2$s < 0)', i, i - 1);
+	END LOOP;
+END $$;
+CREATE TABLE unasked (id int PRIMARY KEY, v many40[]);
+:capture
+INSERT INTO unasked SELECT i, NULL FROM generate_series(1, 3) i;
+UPDATE unasked SET id = id + 3 WHERE id > 1;
+DELETE FROM unasked WHERE id = 6;
+:take
+ROLLBACK;
+:apply
+TABLE unasked ORDER BY id;
+:capture
+TRUNCATE unasked;
+:take
+ROLLBACK;
+:apply
+SELECT is_called FROM asked;
 RESET default_table_access_method;
 RESET client_min_messages;
 
