@@ -63,7 +63,7 @@ class Asking:
         self.meet(mipts)
         return mipts, why[0] if why else None
 
-    async def read_over(self, conn: Connection | None, site: str) -> Sequence[Entry] | None:
+    async def read_over(self, conn: Connection, site: str) -> Sequence[Entry] | None:
         """The MIPT at a site, over this connection; None where it cannot be read."""
         try:
             mipt = await self._part("read", site, conn, _mipt.instances)

@@ -289,7 +289,8 @@ class Attempt:
                 conn = await self._place(self._pools[site], limit)
             self._branches[site] = Branch(
                 site, conn, self._instance,
-                on_begun=self._begun, on_beside=self._beside, read=functools.partial(self._read_at, site),
+                on_begun=self._begun, on_beside=self._beside,
+                read=functools.partial(self._asking.read_over, conn, site),
             )  # fmt: skip
         if self._instance.isolation == "serializable" and len(self._branches) > 1:
             everywhere = any(branch.serializable == "everywhere" for branch in self._branches.values())
@@ -433,9 +434,6 @@ class Attempt:
 
     async def _begun(self, site: str) -> None:
         await self._step("begun", site)
-
-    async def _read_at(self, site: str) -> Sequence[Entry] | None:
-        return await self._asking.read_over(self.connection(site), site)
 
     async def _step(self, name: StepName, site: str | None) -> None:
         await self.phase.step(name, self._instance.xinst, site)

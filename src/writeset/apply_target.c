@@ -256,17 +256,20 @@ values_go_by_others(const MipTarget *target)
 	return false;
 }
 
-/* Of what such a change looks at, and not before there is one. */
+#define WRITES	(ACL_INSERT | ACL_UPDATE)
+#define FINDS	(ACL_UPDATE | ACL_DELETE)
+
+/* Before the first change of its kind, and not before there is one. */
 static void
 note_others(MipApply *apply, MipTarget *target, AclMode right)
 {
 	if (right == ACL_TRUNCATE)
 		return;
 	mip_apply_own_settings(apply);
-	if (right != ACL_DELETE)
-		target->in_order = target->in_order || mip_rows_go_by_others(target->rel);
-	if (right != ACL_INSERT && target->source->whole)
-		target->in_turn = target->in_turn || values_go_by_others(target);
+	if ((right & WRITES) != 0 && (target->checked & WRITES) == 0)
+		target->in_order = mip_rows_go_by_others(target->rel);
+	if ((right & FINDS) != 0 && (target->checked & FINDS) == 0)
+		target->in_turn = target->source->whole && values_go_by_others(target);
 }
 
 /* ---- by what rows are found ---- */
@@ -556,8 +559,8 @@ mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
 		check_rights(RelationGetRelid(target->rel), right);
 	if ((target->checked & right) == 0)
 	{
-		note_right(target, right);
 		note_others(apply, target, right);
+		note_right(target, right);
 		if (right != ACL_TRUNCATE)
 			mip_refuse_transition_tables(target->info, right);
 		if (right == ACL_UPDATE || right == ACL_DELETE)
