@@ -163,11 +163,16 @@ class Skip(Exception):
 
 @dataclass
 class Statement:
-    """What outlives a wait: which rows it found, and when; when it asked for the parent."""
+    """
+    What outlives a wait: which rows it found, and when; when it asked for the
+    parent; is it sure that ON CONFLICT waits for the lock of its row, and not
+    for what becomes of the key?
+    """
 
     time: int
     targets: list[Row] | None = None
     parent_time: int | None = None
+    surely: bool = True
 
 
 class Model:
@@ -400,9 +405,17 @@ class Model:
         """ON CONFLICT (k) DO NOTHING, or DO UPDATE SET v = excluded.v."""
         there, wait, certain = self.clashes(txn, table.constraints[0], Row(table.name), values.k)
         if update and there is not None and not txn.own(there)[0]:
-            wait += self.holders(txn, there, NO_KEY_UPDATE)
+            holders = self.holders(txn, there, NO_KEY_UPDATE)
+            if holders and statement.targets is None and not any(t.own(there)[0] for t in wait):
+                statement.targets, statement.surely = [there], not wait
+            wait += holders
         if wait and (update or certain):
             raise Stop(Blocks(wait))
+        if txn.snapshot is not None and statement.targets and statement.targets[0].changed_after(txn.snapshot):
+            # a row that it had found and waited to lock is another one now, or gone
+            if not statement.surely:
+                raise Skip
+            raise Stop(Error("40001"))
         if there is None:
             return self.do_insert(txn, statement, table, [values])
         mine, _ = txn.own(there)
