@@ -25,7 +25,6 @@
 #include "mipt/durable.h"
 #include "mipt/horizon.h"
 #include "tableam/capture.h"
-#include "tableam/plans.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
 #include "transam/ending.h"
@@ -99,6 +98,5 @@ _PG_init(void)
 	mip_telling_init();
 	mip_guard_init();
 	mip_function_call_init();
-	mip_plans_init();
 	mip_deadlock_init();
 }

@@ -30,6 +30,7 @@
 #include "family/current.h"
 #include "family/eviction.h"
 #include "family/family_lock.h"
+#include "tableam/index_only.h"
 #include "tableam/lost_reads.h"
 #include "tableam/pivot.h"
 #include "tableam/plans.h"
@@ -216,6 +217,7 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 	mip_across_follow();
 	if (mip_in_transaction() && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
 		mip_check_written_tables(desc->plannedstmt);
+	mip_scan_table_too(desc);
 
 	/*
 	 * partitions are chosen, by functions whose statements are not the
@@ -235,7 +237,7 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 	}
 	PG_END_TRY();
 	leave(MIP_QUERY_DEPTH);
-	mip_check_scans(desc);
+	mip_mark_scans(desc);
 }
 
 /*

@@ -45,8 +45,6 @@ typedef struct Descendant
 static HTAB *overlay;
 static HTAB *descendants;
 
-static void (*before_first) (void);
-
 static VersionKey
 version_key(Oid relid, const ItemPointerData *tid)
 {
@@ -67,13 +65,6 @@ create_hash(const char *name, Size entrysize)
 	ctl.entrysize = entrysize;
 	ctl.hcxt = TopTransactionContext;
 	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
-void
-mip_overlay_before_first(void (*function) (void))
-{
-	Assert(before_first == NULL);
-	before_first = function;
 }
 
 bool
@@ -132,8 +123,6 @@ create_overlay(void)
 	Assert(mip_mine.inst->overlay);
 	descendants = create_hash("pg_mip versions", sizeof(Descendant));
 	overlay = create_hash("pg_mip overlay", sizeof(Replaced));
-	if (before_first)
-		before_first();
 }
 
 void

@@ -21,9 +21,6 @@
  */
 extern void mip_overlay_announce(void);
 
-/* Has a function called before the first change of each overlay. */
-extern void mip_overlay_before_first(void (*function) (void));
-
 extern bool mip_overlay_exists(void);
 
 /* What replaces this base version, or NULL. Valid until the next change. */
