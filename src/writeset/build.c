@@ -165,8 +165,12 @@ database_id(void)
 struct varlena *
 mip_build_end(MipBuild *build, int64 last)
 {
+	struct varlena *writeset;
+
 	mip_values_end(build->level);
+	writeset = mipw_end(build->writer, last, database_id(), GetDatabaseEncoding());
 	MemoryContextDelete(build->row);
 	pfree(build->body.data);
-	return mipw_end(build->writer, last, database_id(), GetDatabaseEncoding());
+	pfree(build);
+	return writeset;
 }

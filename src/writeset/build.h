@@ -18,7 +18,8 @@ typedef struct MipBuildTable MipBuildTable;
 
 /*
  * Begins one that has the changes numbered above `after`. Until its end the session's
- * settings are those of mip_values_begin(). In the current memory context.
+ * settings are those of mip_values_begin(). In the current memory context, where the
+ * writeset will be, too.
  */
 extern MipBuild *mip_build_begin(int64 after, int64 max_bytes);
 

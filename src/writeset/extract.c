@@ -360,8 +360,8 @@ has_page(Source *source, const ItemPointerData *tid)
 /*
  * Rows that we have changed one after the other are likely to be on one page, which the
  * slot has pinned since it read the one before. So nothing moves there, and versions that
- * we have made or replaced stay; no lock is needed, as in heap's scans. False: it has to be
- * looked for.
+ * we have made or replaced stay; no lock is needed, as in heap's scans. Of the tuple that
+ * is stored in the slot nothing else changes. False: it has to be looked for.
  */
 static bool
 read_from_same_page(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
@@ -381,11 +381,11 @@ read_from_same_page(const Source *source, const ItemPointerData *tid, TupleTable
 	item = PageGetItemId(page, offset);
 	if (!ItemIdIsNormal(item))
 		return false;
-	tuple->t_self = *tid;
-	tuple->t_tableOid = RelationGetRelid(source->rel);
+	tuple->t_self = slot->tts_tid = *tid;
 	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
 	tuple->t_len = ItemIdGetLength(item);
-	ExecStoreBufferHeapTuple(tuple, slot, buffered->buffer);
+	buffered->base.off = 0;
+	slot->tts_nvalid = 0;
 	return true;
 }
 
@@ -530,11 +530,11 @@ mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes)
 	Extraction	extraction = {.places = places,.own = own,.last = after};
 	struct varlena *writeset;
 
+	extraction.build = mip_build_begin(after, max_bytes);
 	MemoryContextSwitchTo(context);
 	extraction.sources = create_sources();
 	extraction.position = mip_places_above(places, after);
 	extraction.end = mip_places_count(places);
-	extraction.build = mip_build_begin(after, max_bytes);
 	note_truncations(&extraction, extraction.position);
 	extract_places(&extraction);
 	if (own)

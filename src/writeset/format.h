@@ -199,7 +199,7 @@ extern uint64 mipw_fnv(uint64 hash, const void *bytes, size_t length);
 
 typedef struct MipwWriter MipwWriter;
 
-/* In the current memory context; `first`: see above. */
+/* In the current memory context, where the writeset will be, too; `first`: see above. */
 extern MipwWriter *mipw_begin(uint64 first);
 
 /* Its number in here; each relation should be written once. Sets its fingerprint. */

@@ -4,7 +4,9 @@
  *	  Writing a writeset.
  *
  * Relations and changes are collected as they are going to be; keys apart, to be
- * sorted at the end.
+ * sorted at the end. Memory that has not been used before costs more than what is written
+ * there, so there is little of it: the changes are moved to where they belong in the
+ * writeset, and keys are sorted where they are.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,7 +34,7 @@ struct MipwWriter
 	uint32		counts[4];		/* I, U, D, T */
 	uint32		nrelations;
 	StringInfoData relations;
-	StringInfoData changes;
+	StringInfoData changes;		/* becomes the writeset */
 	MipwKey    *keys;
 	uint64		nkeys;
 	uint64		room;
@@ -148,10 +150,10 @@ mipw_begin(uint64 first)
 	writer->first = first;
 	writer->number = first - 1;
 	initStringInfo(&writer->relations);
-	initStringInfo(&writer->changes);
 	writer->room = 64;
 	writer->keys = palloc(writer->room * sizeof(MipwKey));
 	MemoryContextSwitchTo(old);
+	initStringInfo(&writer->changes);
 	return writer;
 }
 
@@ -208,28 +210,57 @@ bucket_of(const MipwKey *key, int bits)
 }
 
 /*
+ * Puts keys into their buckets, of which `places` has the first place each and then the
+ * number of all: the first one that is not in its bucket goes there, whoever is in that
+ * place goes to his, and so on, until one comes that belongs where the first one was.
+ */
+static void
+put_into_buckets(MipwKey *keys, int bits, const uint64 *places)
+{
+	uint32		nbuckets = 1 << bits;
+	uint64	   *next = palloc(nbuckets * sizeof(uint64));
+
+	memcpy(next, places, nbuckets * sizeof(uint64));
+	for (uint32 i = 0; i < nbuckets; i++)
+	{
+		while (next[i] < places[i + 1])
+		{
+			MipwKey		key = keys[next[i]];
+			uint32		bucket;
+
+			while ((bucket = bucket_of(&key, bits)) != i)
+			{
+				MipwKey    *place = &keys[next[bucket]++];
+				MipwKey		other = *place;
+
+				*place = key;
+				key = other;
+			}
+			keys[next[i]++] = key;
+		}
+	}
+	pfree(next);
+}
+
+/*
  * Puts them in order by the highest bits first, one after the other: hashes are spread
  * evenly, so what is left to be sorted is short; if they are not, it is still sorted.
  */
 static void
-sort_by_buckets(MipwWriter *writer)
+sort_by_buckets(MipwKey *keys, uint64 nkeys)
 {
-	int			bits = Min(pg_leftmost_one_pos64(writer->nkeys / KEYS_PER_BUCKET), MOST_BITS);
+	int			bits = Min(pg_leftmost_one_pos64(nkeys / KEYS_PER_BUCKET), MOST_BITS);
 	uint32		nbuckets = 1 << bits;
-	uint64	   *begins = palloc0((nbuckets + 1) * sizeof(uint64));
-	MipwKey    *sorted = MemoryContextAllocHuge(writer->context, writer->room * sizeof(MipwKey));
+	uint64	   *places = palloc0((nbuckets + 1) * sizeof(uint64));
 
-	for (uint64 i = 0; i < writer->nkeys; i++)
-		begins[bucket_of(&writer->keys[i], bits)]++;
-	for (uint32 i = 1; i <= nbuckets; i++)
-		begins[i] += begins[i - 1];
-	for (uint64 i = 0; i < writer->nkeys; i++)
-		sorted[--begins[bucket_of(&writer->keys[i], bits)]] = writer->keys[i];
+	for (uint64 i = 0; i < nkeys; i++)
+		places[bucket_of(&keys[i], bits) + 1]++;
 	for (uint32 i = 0; i < nbuckets; i++)
-		sort_keys(sorted + begins[i], begins[i + 1] - begins[i]);
-	pfree(writer->keys);
-	writer->keys = sorted;
-	pfree(begins);
+		places[i + 1] += places[i];
+	put_into_buckets(keys, bits, places);
+	for (uint32 i = 0; i < nbuckets; i++)
+		sort_keys(keys + places[i], places[i + 1] - places[i]);
+	pfree(places);
 }
 
 void
@@ -238,7 +269,7 @@ mipw_settle_keys(MipwWriter *writer)
 	uint64		n = 0;
 
 	if (writer->nkeys >= MANY_KEYS)
-		sort_by_buckets(writer);
+		sort_by_buckets(writer->keys, writer->nkeys);
 	else
 		sort_keys(writer->keys, writer->nkeys);
 	for (uint64 i = 0; i < writer->nkeys; i++)
@@ -298,6 +329,21 @@ put_header(const MipwWriter *writer, char *to, uint64 length, uint64 last,
 	mipw_put_number(to + 68, writer->changes.len, 4);
 }
 
+/* The changes, with room before and behind them for all else: a varlena of that length. */
+static char *
+move_changes(MipwWriter *writer, uint64 length)
+{
+	StringInfo	changes = &writer->changes;
+	char	   *result = changes->data;
+	uint64		end = VARHDRSZ + length - MIPW_TRAILER;
+
+	if (changes->maxlen < VARHDRSZ + length)
+		result = repalloc(result, VARHDRSZ + length);
+	memmove(result + end - changes->len, result, changes->len);
+	SET_VARSIZE(result, VARHDRSZ + length);
+	return result;
+}
+
 struct varlena *
 mipw_end(MipwWriter *writer, uint64 last, uint64 database, uint8 encoding)
 {
@@ -314,8 +360,7 @@ mipw_end(MipwWriter *writer, uint64 last, uint64 database, uint8 encoding)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("the writeset is longer than 1 GB"),
 				 errhint("Ask for parts of it.")));
-	result = palloc(length + VARHDRSZ);
-	SET_VARSIZE(result, length + VARHDRSZ);
+	result = (struct varlena *) move_changes(writer, length);
 	to = VARDATA(result);
 	put_header(writer, to, length, last, database, encoding);
 	to += MIPW_HEADER;
@@ -326,9 +371,7 @@ mipw_end(MipwWriter *writer, uint64 last, uint64 database, uint8 encoding)
 	}
 	to += 9 * writer->nkeys;
 	memcpy(to, writer->relations.data, writer->relations.len);
-	to += writer->relations.len;
-	memcpy(to, writer->changes.data, writer->changes.len);
-	to += writer->changes.len;
+	to += writer->relations.len + writer->changes.len;
 	INIT_CRC32C(crc);
 	COMP_CRC32C(crc, VARDATA(result), length - MIPW_TRAILER);
 	FIN_CRC32C(crc);
