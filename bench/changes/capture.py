@@ -21,7 +21,7 @@ __all__ = ["SIZES", "measure", "plot", "targets", "tell"]
 
 SIZES = (1, 100, 10_000)  # rows of a transaction
 MOST = 1.05
-TIMES = 3
+TIMES = 12  # so many, as one takes a few milliseconds
 CAPTURED = "-c mip.capture_writeset=on"
 NONE, OURS, EXTRACTED = "none", "captured", "captured, extracted"
 IN_SQL, IN_C, LOGICAL = "trigger in SQL", "trigger in C", "wal_level = logical"
