@@ -77,7 +77,8 @@ def _app(config: Config) -> pgmip.App:
     pgmip.xinst.clock = lambda: time.time_ns() + _skew(config.folder, config.name)
     name = f"{config.name}.{config.life}"
     sites = {site: make_conninfo(conninfo, application_name=name) for site, conninfo in config.sites.items()}
-    app = pgmip.App(sites, step_timeout=STEP_TIMEOUT, deadline=DEADLINE)
+    # every other life, so that both are under way at the same time
+    app = pgmip.App(sites, step_timeout=STEP_TIMEOUT, deadline=DEADLINE, wait_for_commit=config.life % 2 == 0)
     for known_as, transaction in TRANSACTIONS.items():
         register = app.transaction(sites=transaction.sites, isolation=transaction.isolation, name=known_as)
         register(transaction.handler)

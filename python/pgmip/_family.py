@@ -124,10 +124,11 @@ class Family:
     def __init__(
         self, phase: Phase, sites: Sequence[str], isolation: str, pools: Mapping[str, Pool],
         *, deadline: Deadline, attempts: int, parallel: bool, alone: bool = False, left: set[int] | None = None,
+        on_decided: Callable[[Settled], None] | None = None,
     ) -> None:  # fmt: skip
         """`phase`: the operation that looks at the family. `alone`: the XID is new, so that nobody else can have an
         instance of it. `left`: instances of earlier operations that may be prepared somewhere, as if they were of this
-        one; afterwards, those that still may.
+        one; afterwards, those that still may. `on_decided`: called when there is a winner, before it is committed.
         """
         self.xid = phase.xid
         self._phase = phase
@@ -139,6 +140,7 @@ class Family:
         self._attempts = attempts
         self._parallel = parallel
         self._alone = alone
+        self._on_decided = on_decided
         self._own: set[int] = set()
         self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
@@ -287,6 +289,8 @@ class Family:
         done = len(winner.committed)
         phase = attempt.phase if attempt is not None else self._phase
         self._phase.decision = self._kind(winner, adopted)
+        if self._on_decided is not None:
+            self._on_decided(Settled(winner, {}, winner.xinst in self._own))
 
         async def commit(site: str) -> BaseException | None:
             nonlocal done

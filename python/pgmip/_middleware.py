@@ -280,7 +280,8 @@ class IdempotencyMiddleware:
         live = _Live(xid, scope)
         token = _live.set(live)
         try:
-            answer = await within(self._mip, inner(self._mip)._answer(name, request.to_json(), xid=xid))
+            work = inner(self._mip)._answer(name, request.to_json(), xid=xid, session=request.identity or None)
+            answer = await within(self._mip, work)
             response = Response.from_json(answer.result)
             return response.replayed() if answer.replayed else response
         except (KeyReused, Cancelled) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import Iterator
@@ -16,8 +17,13 @@ __all__ = ["check_outside", "handled"]
 class _Operation:
     """One that runs handlers, as these see it."""
 
-    def __init__(self) -> None:
-        self.running = True
+    def __init__(self, answered: asyncio.Future[Any] | None) -> None:
+        self._answered = answered
+        self.over = False
+
+    @property
+    def running(self) -> bool:
+        return not (self.over or (self._answered is not None and self._answered.done()))
 
 
 # Tasks that a handler makes inherit it, and so do threads of asyncio.to_thread.
@@ -39,9 +45,9 @@ def check_outside(what: str) -> None:
 
 
 @contextlib.contextmanager
-def handled(handler: Handler) -> Iterator[Handler]:
-    """The handler, to be run by one operation, which lasts as long as the block."""
-    operation = _Operation()
+def handled(handler: Handler, answered: asyncio.Future[Any] | None = None) -> Iterator[Handler]:
+    """The handler, to be run by one operation, which lasts as long as the block, or until it is `answered`."""
+    operation = _Operation(answered)
 
     @functools.wraps(handler)
     async def within(tx: Tx, request: Any) -> Any:
@@ -55,4 +61,4 @@ def handled(handler: Handler) -> Iterator[Handler]:
     try:
         yield within
     finally:
-        operation.running = False
+        operation.over = True

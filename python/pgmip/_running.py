@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Running:
-    """Runs each operation as a task of its own. Whoever is cancelled gets away only when it has ended."""
+    """Runs each operation as a task of its own. Whoever is cancelled gets away only when it has ended, or answered."""
 
     def __init__(self, home: Home) -> None:
         """`home`: where they run."""
@@ -26,8 +26,9 @@ class Running:
         self._cancelled: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    async def run(self, work: Coroutine[Any, Any, T], xid: str) -> T:
-        """What `work` returns or raises. Raises Unknown where it was not begun, or not finished, because of the end,
+    async def run(self, work: Coroutine[Any, Any, T], xid: str, answered: asyncio.Future[T] | None = None) -> T:
+        """What `work` returns or raises; or what it has `answered` with before it has ended, which it then does by
+        itself, and `close` waits for it. Raises Unknown where it was not begun, or not finished, because of the end,
         and RuntimeError in a process that was forked since the first operation, and in another event loop.
         """
         try:
@@ -41,12 +42,15 @@ class Running:
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         try:
-            await asyncio.wait({task})
+            await asyncio.wait({task} if answered is None else {task, answered}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            self._cancel(task)
-            with contextlib.suppress(asyncio.CancelledError):
-                await ended([task])
+            if answered is None or not answered.done():
+                self._cancel(task)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await ended([task])
             raise
+        if answered is not None and answered.done() and not task.done():
+            return answered.result()
         if task.cancelled():  # not because of us
             how = "this App was closed meanwhile: submit to another server" if self._closed else "cancelled from within"
             raise Unknown(how, xid=xid)
@@ -74,5 +78,7 @@ class Running:
             task.cancel()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # seen, also by whoever has had an answer before
         self._tasks.discard(task)
         self._cancelled.discard(task)

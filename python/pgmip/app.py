@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar, get_args
@@ -42,6 +42,7 @@ from ._options import check_count, checked_seconds
 from ._pool import Pool, PoolSettings
 from ._process import Home
 from ._running import Running
+from ._sessions import Late, Sessions
 from ._text import described
 from ._tx import Handler, Tx
 from .decision import Winner, explain
@@ -94,6 +95,7 @@ class App:
         attempts: int = 50,
         step_timeout: float = 5.0,
         parallel: bool = True,
+        wait_for_commit: bool = True,
     ) -> None:
         """`sites`: name to conninfo.
 
@@ -116,6 +118,12 @@ class App:
         `parallel=False` prepares and commits the sites one after another, in the declared order, so that a process
         killed at `prepared-first-site` leaves exactly one of them prepared: for fault injection. The attribute of the
         same name can be set at any time.
+
+        `wait_for_commit=False` has `submit` answer as soon as the request is decided, because an instance of it is
+        prepared at every site, and commit it in the background: then the sites may show it a moment later only. What
+        is not committed when this process dies is left in doubt with its locks, as always, for whoever submits or
+        settles the request. Give a `session` to `submit`, where its caller's next request has to see it. Serializable
+        transactions are committed first all the same: whoever knows the answer may expect to find it.
         """
         if not isinstance(sites, Mapping):
             raise TypeError(f"the sites of an App are a mapping of names to conninfos, not a {type(sites).__name__}")
@@ -133,6 +141,7 @@ class App:
         check_count("attempts", attempts, 1)
         step_timeout = checked_seconds("step_timeout", step_timeout)
         self.parallel = parallel
+        self._waits = wait_for_commit
         self._sites = dict(sites)
         home = Home("this App", "pgmip.sync.App")
         self._running = Running(home)
@@ -141,6 +150,7 @@ class App:
         self._pools = {site: Pool(site, conninfo, settings, step_timeout, home) for site, conninfo in sites.items()}
         self._transactions: dict[str, _Transaction] = {}
         self._left = Left()
+        self._sessions = Sessions()
         self._observers: list[Observer] = [*([Tracing()] if tracing_installed else []), Logs()]
 
     @property
@@ -202,11 +212,18 @@ class App:
         *,
         deadline: float | None = None,
         attempts: int | None = None,
+        wait_for_commit: bool | None = None,
+        session: Hashable | None = None,
     ) -> Any:
         """Run a transaction exactly once per XID; its result is the same for every retransmission, at any server.
 
         Without `xid` a new one is used, which is then known only from the exception. A request that an earlier
         submit has decided is not run again: its result is returned.
+
+        `wait_for_commit`: as the App has it for this transaction, unless said here. Without it the result, or that the
+        request is Refused, is told when it is decided; what goes wrong afterwards is logged. `session` says whose
+        request it is, as the authenticated user does: what this App has answered earlier with the same session is
+        committed first, and where that is not possible Unknown is raised, and nothing has begun.
 
         Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
         earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
@@ -215,7 +232,10 @@ class App:
         When cancelled it leaves no transaction open, but maybe a prepared instance: submit again, or `settle`. The same
         goes for what is no Exception, as KeyboardInterrupt, wherever it is raised: it passes through.
         """
-        answer = await self._answer(name, request, xid, deadline=deadline, attempts=attempts)
+        answer = await self._answer(
+            name, request, xid,
+            deadline=deadline, attempts=attempts, wait_for_commit=wait_for_commit, session=session,
+        )  # fmt: skip
         if answer.error is not None:
             raise answer.error
         return answer.result
@@ -223,19 +243,26 @@ class App:
     async def _answer(
         self, name: str, request: Any, xid: str | None = None, *,
         deadline: float | None = None, attempts: int | None = None,
+        wait_for_commit: bool | None = None, session: Hashable | None = None,
     ) -> Answer:  # fmt: skip
         """As `submit`, which raises some answers."""
         seconds = _checked_deadline(deadline)
         if attempts is not None:
             check_count("attempts", attempts, 1)
+        hash(session)  # raises TypeError
         try:
             transaction = self._transactions[name]
         except KeyError:
             raise LookupError(f"there is no transaction {name!r}") from None
         text = canonical({"transaction": name, "request": request})
         phase = self._operation("submit", new_xid() if xid is None else xid, name)
-        work = self._submit(phase, transaction, text, seconds, attempts, alone=xid is None)
-        return await self._running.run(work, phase.xid)
+        by_default = self._waits or transaction.isolation == "serializable"
+        waits = by_default if wait_for_commit is None else wait_for_commit
+        answered = None if waits else asyncio.get_running_loop().create_future()
+        work = self._submit(
+            phase, transaction, text, seconds, attempts, alone=xid is None, session=session, answered=answered
+        )
+        return await self._running.run(work, phase.xid, answered)
 
     async def settle(
         self, xid: str, *, sites: Iterable[str] | None = None, deadline: float | None = None, cancel: bool = True
@@ -328,18 +355,49 @@ class App:
 
     async def _submit(
         self, phase: Phase, transaction: _Transaction, text: str, seconds: float | None, attempts: int | None, *,
-        alone: bool,
+        alone: bool, session: Hashable | None, answered: asyncio.Future[Answer] | None,
     ) -> Answer:  # fmt: skip
+        task = asyncio.current_task()
+        assert task is not None
+        late = Late(phase.xid, transaction.sites, task)
+
+        def tell(settled: Settled) -> None:
+            if answered is None or answered.done():
+                return
+            with contextlib.suppress(Exception):  # told in the end: nothing here keeps the winner from being committed
+                answer = settled.answer(phase.xid, text)
+                if session is not None:
+                    self._sessions.add(session, late)
+                answered.set_result(answer)
+
         with phase, _no_surprise(phase.xid), self._left.of(phase.xid, transaction.sites) as left:
             end = self._deadline(seconds)
+            await self._catch_up(phase.xid, session, end)
             family = self._family(
-                phase, transaction.sites, transaction.isolation, end, attempts, alone=alone, left=left
-            )
-            with handled(transaction.handler) as handler:
+                phase, transaction.sites, transaction.isolation, end, attempts,
+                alone=alone, left=left, on_decided=tell,
+            )  # fmt: skip
+            with handled(transaction.handler, answered) as handler:
                 settled = await family.run(handler, text)
+            if not settled.unfinished:
+                self._sessions.done(session, phase.xid)
             answer = settled.answer(family.xid, text)
             phase.error = answer.error
             return answer
+
+    async def _catch_up(self, xid: str, session: Hashable | None, deadline: Deadline) -> None:
+        """Have committed what this session has been answered before, so that its next request sees that."""
+        for late in self._sessions.of(session):
+            await asyncio.wait((late.task,), timeout=deadline.left)
+            if not self._sessions.has(session, late):
+                continue
+            try:
+                phase = self._operation("settle", late.xid)
+                await self._settle(phase, late.sites, cancel=False, deadline=deadline.left)
+            except (SubmitError, ValueError) as error:
+                why = f"an earlier request of this session, {late.xid}, is not committed at all of its sites: {error}"
+                raise Unknown(why, xid=xid) from error
+            self._sessions.done(session, late.xid)
 
     async def _settle(
         self, phase: Phase, sites: tuple[str, ...] | None, *, run: bool = False, cancel: bool = True,
@@ -476,11 +534,12 @@ class App:
     def _family(
         self, phase: Phase, sites: tuple[str, ...], isolation: Isolation, deadline: Deadline,
         attempts: int | None = None, *, alone: bool = False, left: set[int] | None = None,
+        on_decided: Callable[[Settled], None] | None = None,
     ) -> Family:  # fmt: skip
         return Family(
             phase, sites, isolation, self._pools,
             deadline=deadline, attempts=self._limits.attempts if attempts is None else attempts,
-            parallel=self.parallel, alone=alone, left=left,
+            parallel=self.parallel, alone=alone, left=left, on_decided=on_decided,
         )  # fmt: skip
 
     def _given(self, sites: Iterable[str] | None) -> tuple[str, ...] | None:

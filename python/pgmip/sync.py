@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ParamSpec, Self, TypeVar
@@ -195,6 +195,7 @@ class App:
         attempts: int = 50,
         step_timeout: float = 5.0,
         parallel: bool = True,
+        wait_for_commit: bool = True,
     ) -> None:
         """`threads`: how many handlers may run at a time. Everything else is as for `pgmip.App`."""
         check_count("threads", threads, 1)
@@ -208,6 +209,7 @@ class App:
             attempts=attempts,
             step_timeout=step_timeout,
             parallel=parallel,
+            wait_for_commit=wait_for_commit,
         )
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="pgmip handler")
         self._portal = Portal("pgmip.sync.App")
@@ -249,12 +251,20 @@ class App:
         *,
         deadline: float | None = None,
         attempts: int | None = None,
+        wait_for_commit: bool | None = None,
+        session: Hashable | None = None,
     ) -> Any:
         """Run a transaction exactly once per XID, and raise, as `pgmip.App.submit` does.
 
         Interrupted (KeyboardInterrupt), it has the request cancelled, which leaves no transaction open.
         """
-        return self._call(lambda: self._app.submit(name, request, xid, deadline=deadline, attempts=attempts), xid)
+        return self._call(
+            lambda: self._app.submit(
+                name, request, xid,
+                deadline=deadline, attempts=attempts, wait_for_commit=wait_for_commit, session=session,
+            ),
+            xid,
+        )  # fmt: skip
 
     def settle(
         self, xid: str, *, sites: Iterable[str] | None = None, deadline: float | None = None, cancel: bool = True

@@ -21,7 +21,7 @@ from shop import BUY, Shop, forgetting_the_first, make_app
 import pgmip
 from pgmip._json import canonical
 from pgmip._recorded import xid_of
-from pgmip.xinst import xid_time
+from pgmip.xinst import new_xid, xid_time
 
 __all__ = ["SCENARIOS", "Scenario", "World", "broken", "make_broken_app", "pools_of", "until"]
 
@@ -224,6 +224,37 @@ async def forgotten(world: World, xid: str) -> None:
 
 async def buy(world: World, xid: str) -> Any:
     return await world.app.submit("buy", BUY, xid=xid, deadline=5)
+
+
+async def committing(world: World) -> None:
+    """What has been answered early runs on."""
+    if tasks := set(world.app._running._tasks):
+        await asyncio.wait(tasks, timeout=PATIENCE)
+
+
+async def answered_early(world: World, xid: str) -> Any:
+    try:
+        return await world.app.submit("buy", BUY, xid=xid, deadline=5, wait_for_commit=False)
+    finally:
+        await committing(world)
+
+
+async def behind_what_was_answered_early(world: World, xid: str) -> Any:
+    """An earlier request of the session, that could not be committed."""
+    earlier = new_xid()
+
+    async def lost(*_: Any) -> None:
+        raise psycopg.OperationalError("lost")
+
+    try:
+        with mock.patch.object(broken._asking.Asking, "commit", lost):
+            with contextlib.suppress(broken.SubmitError):
+                parameters = {"deadline": 0.2, "session": "me", "wait_for_commit": False}
+                await world.app.submit("buy", BUY, xid=earlier, **parameters)
+            await committing(world)
+        return await world.app.submit("buy", BUY, xid=xid, deadline=5, session="me")
+    finally:
+        await world.healer.settle(earlier)
 
 
 async def last_look(world: World, xid: str) -> Any:
@@ -772,6 +803,8 @@ def told(resolution: Any, xid: str) -> Any:
 
 SCENARIOS = {
     "two sites": Scenario(buy, rest=False),
+    "answered early": Scenario(answered_early, rest=False),
+    "behind what was answered early": Scenario(behind_what_was_answered_early),
     "one site": Scenario(restock, transaction="restock"),
     "a retransmission": Scenario(buy, prepared("store")),
     "a second attempt": Scenario(buy, ahead, rest=False),
