@@ -60,23 +60,48 @@ require_row(const MipTarget *target, const MipwChange *change, bool found)
 					   (unsigned long long) change->number)));
 }
 
+static void
+begin_command(MipApply *apply)
+{
+	CommandCounterIncrement();
+	UpdateActiveSnapshotCommandId();
+	apply->estate->es_output_cid = GetCurrentCommandId(true);
+}
+
 /*
- * What came before is written, for triggers and for checks that look at other rows. The
- * latter need not execute commands, as triggers do, to see it.
+ * What came before is written, and seen: by triggers, and by checks that look at other
+ * rows. Functions that are STABLE execute no commands of their own.
  */
 static void
 write_before(MipApply *apply, const MipTarget *target)
 {
-	bool		in_order = target->in_order || target->in_turn;
-
-	if (!has_triggers(target) && !in_order)
+	if (!has_triggers(target) && !target->in_order && !target->in_turn)
 		return;
 	mip_apply_flush_all(apply);
-	if (!in_order)
-		return;
-	CommandCounterIncrement();
-	UpdateActiveSnapshotCommandId();
-	apply->estate->es_output_cid = GetCurrentCommandId(true);
+	begin_command(apply);
+}
+
+static bool
+fires_after(const MipTarget *target, char op)
+{
+	const TriggerDesc *triggers = target->info->ri_TrigDesc;
+
+	if (triggers == NULL)
+		return false;
+	return op == 'I' ? triggers->trig_insert_after_row :
+		op == 'U' ? triggers->trig_update_after_row : triggers->trig_delete_after_row;
+}
+
+/* Behind the change, as where a subscriber applies it: they do not see what comes later. */
+static void
+fire_after(MipApply *apply, MipTarget *target)
+{
+	mip_apply_flush(apply, target);
+	mip_apply_own_settings(apply);
+	begin_command(apply);
+	AfterTriggerEndQuery(apply->estate);
+	AfterTriggerBeginQuery();
+	mip_apply_look_again(apply);
 }
 
 static void
@@ -95,6 +120,8 @@ apply_row(MipApply *apply, const MipwChange *change)
 		require_row(target, change, mip_apply_update(apply, target, change));
 	else
 		require_row(target, change, mip_apply_delete(apply, target, change));
+	if (fires_after(target, change->op))
+		fire_after(apply, target);
 }
 
 /* ---- TRUNCATE ---- */

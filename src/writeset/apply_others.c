@@ -22,7 +22,6 @@
 #include "optimizer/optimizer.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/partcache.h"
 #include "utils/rel.h"
@@ -30,37 +29,10 @@
 
 #include "base/compat.h"
 #include "writeset/apply_others.h"
+#include "writeset/seen.h"
 #include "writeset/values.h"
 
-/*
- * Types that have been looked at: the search ends with the first one that does, so these do not,
- * or are being looked at. Else it might take a time that is exponential in their number.
- */
-static HTAB *
-create_seen(void)
-{
-	HASHCTL		ctl = {
-		.keysize = sizeof(Oid),
-		.entrysize = sizeof(Oid),
-		.hcxt = CurrentMemoryContext,
-	};
-
-	return hash_create("types of a writeset's table", 32, &ctl,
-					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
-static bool
-is_new(HTAB *seen, Oid type)
-{
-	bool		found;
-
-	(void) hash_search(seen, &type, HASH_ENTER, &found);
-	return !found;
-}
-
 /* ---- expressions ---- */
-
-static bool type_goes_by_others(Oid type, HTAB *seen);
 
 static bool
 casts_go_by_others(Node *node, void *seen)
@@ -68,9 +40,9 @@ casts_go_by_others(Node *node, void *seen)
 	if (node == NULL)
 		return false;
 	if (IsA(node, CoerceToDomain) &&
-		type_goes_by_others(((CoerceToDomain *) node)->resulttype, seen))
+		mip_type_goes_by_others(((CoerceToDomain *) node)->resulttype, seen))
 		return true;
-	if (MIP_IS_JSON_EXPR(node) && type_goes_by_others(MIP_JSON_EXPR_TYPE(node), seen))
+	if (MIP_IS_JSON_EXPR(node) && mip_type_goes_by_others(MIP_JSON_EXPR_TYPE(node), seen))
 		return true;
 	return expression_tree_walker(node, casts_go_by_others, seen);
 }
@@ -116,8 +88,10 @@ domain_goes_by_others(Oid domain, HTAB *seen)
 	ListCell   *lc;
 
 	foreach(lc, checks_of_domain(domain))
+	{
 		if (check_goes_by_others(lfirst(lc), seen))
-		return true;
+			return true;
+	}
 	return false;
 }
 
@@ -128,7 +102,7 @@ columns_go_by_others(TupleDesc desc, HTAB *seen)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		if (!att->attisdropped && type_goes_by_others(att->atttypid, seen))
+		if (!att->attisdropped && mip_type_goes_by_others(att->atttypid, seen))
 			return true;
 	}
 	return false;
@@ -144,11 +118,16 @@ composite_goes_by_others(Oid type, HTAB *seen)
 	return result;
 }
 
-static bool
-type_goes_by_others(Oid type, HTAB *seen)
+/*
+ * The search ends with the first one that does, so those that have been seen do not, or are
+ * being looked at. What is too deep to be looked at may.
+ */
+bool
+mip_type_goes_by_others(Oid type, HTAB *seen)
 {
-	check_stack_depth();
-	for (; OidIsValid(type) && is_new(seen, type); type = mip_inner_type(type))
+	if (stack_is_too_deep())
+		return true;
+	for (; OidIsValid(type) && mip_seen_first(seen, type); type = mip_inner_type(type))
 	{
 		char		kind = get_typtype(type);
 
@@ -158,16 +137,6 @@ type_goes_by_others(Oid type, HTAB *seen)
 			return true;
 	}
 	return false;
-}
-
-bool
-mip_type_goes_by_others(Oid type)
-{
-	HTAB	   *seen = create_seen();
-	bool		result = type_goes_by_others(type, seen);
-
-	hash_destroy(seen);
-	return result;
 }
 
 /* ---- tables ---- */
@@ -221,7 +190,7 @@ bool
 mip_rows_go_by_others(Relation rel)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
-	HTAB	   *seen = create_seen();
+	HTAB	   *seen = mip_seen_create();
 	bool		result = columns_go_by_others(desc, seen) ||
 		(desc->constr && (checks_go_by_others(desc->constr, seen) ||
 						  generated_goes_by_others(desc, seen))) ||

@@ -8,10 +8,11 @@
 #ifndef MIP_APPLY_OTHERS_H
 #define MIP_APPLY_OTHERS_H
 
+#include "utils/hsearch.h"
 #include "utils/rel.h"
 
-/* Do those of a domain, or of any within the type? */
-extern bool mip_type_goes_by_others(Oid type);
+/* Do those of a domain, or of any within the type, that is not among the types `seen` (seen.h)? */
+extern bool mip_type_goes_by_others(Oid type, HTAB *seen);
 
 /*
  * Does anything of these that is looked at when a row is written: be it a check, or what is

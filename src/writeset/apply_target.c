@@ -36,6 +36,7 @@
 #include "writeset/apply_others.h"
 #include "writeset/apply_target.h"
 #include "writeset/apply_trigger.h"
+#include "writeset/seen.h"
 #include "writeset/values.h"
 
 /* ---- rights ---- */
@@ -247,13 +248,20 @@ runs_code(const MipTarget *target)
 
 /* A domain that a column is of is not asked when its values are read, but those within them are. */
 static bool
-values_go_by_others(const MipTarget *target)
+identity_goes_by_others(const MipTarget *target)
 {
-	for (int i = 0; i < target->source->ncolumns; i++)
-		if (target->columns[i].attno != 0 &&
-			mip_type_goes_by_others(getBaseType(target->columns[i].codec.type)))
-			return true;
-	return false;
+	const MipwRelation *source = target->source;
+	HTAB	   *seen = mip_seen_create();
+	bool		result = false;
+
+	for (int i = 0; i < source->nidentity && !result; i++)
+	{
+		Oid			type = target->columns[source->identity[i]].codec.type;
+
+		result = mip_type_goes_by_others(getBaseType(type), seen);
+	}
+	hash_destroy(seen);
+	return result;
 }
 
 #define WRITES	(ACL_INSERT | ACL_UPDATE)
@@ -269,7 +277,7 @@ note_others(MipApply *apply, MipTarget *target, AclMode right)
 	if ((right & WRITES) != 0 && (target->checked & WRITES) == 0)
 		target->in_order = mip_rows_go_by_others(target->rel);
 	if ((right & FINDS) != 0 && (target->checked & FINDS) == 0)
-		target->in_turn = target->source->whole && values_go_by_others(target);
+		target->in_turn = identity_goes_by_others(target);
 }
 
 /* ---- by what rows are found ---- */

@@ -266,13 +266,14 @@ lock_found(MipApply *apply, MipTarget *target)
 							LockWaitBlock, 0, &tmfd);
 }
 
+/* By a command that the change itself, begun at this one, has had executed? */
 static void
-check_not_modified(TM_Result result)
+check_not_modified(TM_Result result, const TM_FailureData *tmfd, CommandId cid)
 {
-	if (result == TM_SelfModified)
+	if (result == TM_SelfModified && tmfd->cmax != cid)
 		ereport(ERROR,
 				(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-				 errmsg("a row to be changed by a writeset was already modified by a trigger that fired before"),
+				 errmsg("a row to be changed by a writeset was already modified by an operation triggered by that change"),
 				 errhint("Consider using an AFTER trigger instead of a BEFORE trigger to propagate changes to other rows.")));
 }
 
@@ -298,6 +299,7 @@ static TM_Result
 update_found(MipApply *apply, MipTarget *target)
 {
 	ItemPointerData tid = target->found->tts_tid;
+	CommandId	cid = GetCurrentCommandId(true);
 	bool		before = FIRES_BEFORE(target, update);
 	TM_FailureData tmfd;
 	LockTupleMode mode;
@@ -315,11 +317,10 @@ update_found(MipApply *apply, MipTarget *target)
 		return TM_Ok;
 	complete_row(apply, target, target->row);
 	pause = mip_capture_pause(true);
-	result = table_tuple_update(target->rel, &tid, target->row, GetCurrentCommandId(true),
-								apply->snapshot, InvalidSnapshot, true, &tmfd, &mode, &indexes);
+	result = table_tuple_update(target->rel, &tid, target->row, cid, apply->snapshot,
+								InvalidSnapshot, true, &tmfd, &mode, &indexes);
 	(void) mip_capture_pause(pause);
-	if (before)
-		check_not_modified(result);
+	check_not_modified(result, &tmfd, cid);
 	if (result != TM_Ok)
 		return result;
 	if (MIP_UPDATES_INDEXES(indexes))
@@ -335,6 +336,7 @@ static TM_Result
 delete_found(MipApply *apply, MipTarget *target)
 {
 	ItemPointerData tid = target->found->tts_tid;
+	CommandId	cid = GetCurrentCommandId(true);
 	bool		before = FIRES_BEFORE(target, delete);
 	TM_FailureData tmfd;
 	TM_Result	result;
@@ -346,11 +348,10 @@ delete_found(MipApply *apply, MipTarget *target)
 	if (before && !mip_before_delete_triggers(apply->estate, &apply->epq, target->info, &tid))
 		return TM_Ok;
 	pause = mip_capture_pause(true);
-	result = table_tuple_delete(target->rel, &tid, GetCurrentCommandId(true), apply->snapshot,
-								InvalidSnapshot, true, &tmfd, false);
+	result = table_tuple_delete(target->rel, &tid, cid, apply->snapshot, InvalidSnapshot, true,
+								&tmfd, false);
 	(void) mip_capture_pause(pause);
-	if (before)
-		check_not_modified(result);
+	check_not_modified(result, &tmfd, cid);
 	if (result == TM_Ok)
 		ExecARDeleteTriggers(apply->estate, target->info, &tid, NULL, NULL, false);
 	return result;

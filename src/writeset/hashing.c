@@ -36,6 +36,7 @@
 #include "utils/typcache.h"
 
 #include "writeset/hashing.h"
+#include "writeset/seen.h"
 
 /* Any number; it has to be the same for ever. */
 #define SEED	UINT64CONST(0x4d49505753455431)
@@ -65,10 +66,10 @@ is_oid(Oid type)
 	}
 }
 
-static bool holds_oids(Oid type);
+static bool holds_oids(Oid type, HTAB *seen);
 
 static bool
-composite_holds_oids(Oid type)
+composite_holds_oids(Oid type, HTAB *seen)
 {
 	TupleDesc	desc = lookup_rowtype_tupdesc_copy(type, -1);
 	bool		result = false;
@@ -77,19 +78,38 @@ composite_holds_oids(Oid type)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		result = !att->attisdropped && holds_oids(att->atttypid);
+		result = !att->attisdropped && holds_oids(att->atttypid, seen);
 	}
 	FreeTupleDesc(desc);
 	return result;
 }
 
+/* The search ends with the first one: those that have been seen do not, or are being looked at. */
 static bool
-holds_oids(Oid type)
+holds_oids(Oid type, HTAB *seen)
 {
 	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
 	type = mip_innermost_type(type);
+	if (!mip_seen_first(seen, type))
+		return false;
 	return is_oid(type) ||
-		(get_typtype(type) == TYPTYPE_COMPOSITE && composite_holds_oids(type));
+		(get_typtype(type) == TYPTYPE_COMPOSITE && composite_holds_oids(type, seen));
+}
+
+static bool
+has_oids(Oid type)
+{
+	HTAB	   *seen;
+	bool		result;
+
+	type = mip_innermost_type(type);
+	if (get_typtype(type) != TYPTYPE_COMPOSITE)
+		return is_oid(type);
+	seen = mip_seen_create();
+	result = holds_oids(type, seen);
+	hash_destroy(seen);
+	return result;
 }
 
 /* Its OIDs are hashed by text: is it nothing but one, or an array of such? */
@@ -170,7 +190,7 @@ mip_hasher_init(MipwHasher *hasher, Relation index, int i)
 	memset(hasher, 0, sizeof(MipwHasher));
 	hasher->type = index_column_type(index, i);
 	hasher->collation = index->rd_indcollation[i];
-	if (holds_oids(hasher->type))
+	if (has_oids(hasher->type))
 	{
 		hasher->by_text = true;
 		if (is_oids(hasher->type))

@@ -20,6 +20,7 @@
 
 #include "base/compat.h"
 #include "writeset/keys.h"
+#include "writeset/seen.h"
 #include "writeset/unwaited.h"
 #include "writeset/values.h"
 
@@ -87,7 +88,7 @@ lock_toast(Oid relid)
 
 /* A row's columns are looked up in the table, or the like, whose row it is. */
 static void
-lock_types(TupleDesc desc)
+lock_types(TupleDesc desc, HTAB *seen)
 {
 	check_stack_depth();
 	CHECK_FOR_INTERRUPTS();
@@ -97,18 +98,19 @@ lock_types(TupleDesc desc)
 		Oid			type = att->attisdropped ? InvalidOid : mip_innermost_type(att->atttypid);
 		TupleDesc	row;
 
-		if (!OidIsValid(type) || get_typtype(type) != TYPTYPE_COMPOSITE)
+		if (!OidIsValid(type) || !mip_seen_first(seen, type) ||
+			get_typtype(type) != TYPTYPE_COMPOSITE)
 			continue;
 		mip_lock_or_refuse(get_typ_typrelid(type));
 		row = lookup_rowtype_tupdesc_copy(type, -1);
-		lock_types(row);
+		lock_types(row, seen);
 		FreeTupleDesc(row);
 	}
 }
 
 /* Of their expressions, that is. The list is a new one: more may be there than a moment ago, or fewer. */
 static void
-lock_types_of_keys(Relation rel)
+lock_types_of_keys(Relation rel, HTAB *seen)
 {
 	List	   *indexes = RelationGetIndexList(rel);
 	ListCell   *cell;
@@ -121,7 +123,7 @@ lock_types_of_keys(Relation rel)
 		index = try_relation_open(lfirst_oid(cell), NoLock);
 		if (index == NULL)
 			continue;
-		lock_types(RelationGetDescr(index));
+		lock_types(RelationGetDescr(index), seen);
 		relation_close(index, NoLock);
 	}
 	list_free(indexes);
@@ -130,8 +132,11 @@ lock_types_of_keys(Relation rel)
 void
 mip_lock_behind_or_refuse(Relation rel)
 {
+	HTAB	   *seen = mip_seen_create();
+
 	lock_toast(rel->rd_rel->reltoastrelid);
-	lock_types(RelationGetDescr(rel));
+	lock_types(RelationGetDescr(rel), seen);
 	lock_keys(rel);
-	lock_types_of_keys(rel);
+	lock_types_of_keys(rel, seen);
+	hash_destroy(seen);
 }

@@ -892,6 +892,78 @@ SET array_nulls = off;
 RESET DateStyle; RESET IntervalStyle; RESET array_nulls;
 TABLE types;
 
+-- Triggers see what came before, also those whose functions, or WHEN, are STABLE, and nothing of what comes later.
+CREATE TABLE ref (id int PRIMARY KEY) USING mip;
+CREATE TABLE refers (id int PRIMARY KEY, k int, seen bool) USING mip;
+CREATE TABLE saw (m text);
+CREATE FUNCTION is_ref(i int) RETURNS bool STABLE LANGUAGE plpgsql AS $$
+BEGIN RETURN EXISTS (SELECT FROM ws.ref WHERE id = i); END $$;
+CREATE FUNCTION note_seen() RETURNS trigger STABLE LANGUAGE plpgsql AS $$
+BEGIN NEW.seen := ws.is_ref(NEW.k); RETURN NEW; END $$;
+CREATE FUNCTION must_see() RETURNS trigger STABLE LANGUAGE plpgsql AS $$
+BEGIN IF NOT ws.is_ref(NEW.k) THEN RAISE 'no ref %', NEW.k; END IF; RETURN NULL; END $$;
+CREATE FUNCTION tell_seen() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO ws.saw SELECT format('%s %s: %s', TG_OP, NEW.id, count(*)) FROM ws.ref; RETURN NULL; END $$;
+CREATE TRIGGER a BEFORE INSERT ON refers FOR EACH ROW EXECUTE FUNCTION note_seen();
+CREATE TRIGGER b AFTER INSERT ON refers FOR EACH ROW EXECUTE FUNCTION must_see();
+CREATE TRIGGER c AFTER INSERT ON refers FOR EACH ROW WHEN (is_ref(NEW.k)) EXECUTE FUNCTION tell_seen();
+CREATE TRIGGER d AFTER UPDATE ON refers FOR EACH ROW EXECUTE FUNCTION tell_seen();
+ALTER TABLE refers ENABLE ALWAYS TRIGGER a, ENABLE ALWAYS TRIGGER b, ENABLE ALWAYS TRIGGER c, ENABLE ALWAYS TRIGGER d;
+:capture
+INSERT INTO ref VALUES (1);
+INSERT INTO refers VALUES (1, 1), (2, 1);
+INSERT INTO ref VALUES (2);
+UPDATE refers SET k = 2 WHERE id = 1;
+DELETE FROM ref WHERE id = 1;
+UPDATE refers SET k = 3 WHERE id = 2;
+DELETE FROM ref;
+TABLE refers ORDER BY id;
+TABLE saw;
+:take
+ROLLBACK;
+:apply
+TABLE refers ORDER BY id;
+TABLE saw;
+DROP TABLE refers, saw;
+
+-- A key that is an array of a domain which looks at other rows is read in its turn, by a deletion, too.
+CREATE DOMAIN a_ref AS int CHECK (is_ref(VALUE));
+CREATE TABLE by_known (k a_ref[] PRIMARY KEY) USING mip;
+INSERT INTO ref VALUES (1);
+INSERT INTO by_known VALUES ('{1}');
+DELETE FROM ref;
+:capture
+INSERT INTO ref VALUES (1);
+DELETE FROM by_known;
+:take
+ROLLBACK;
+:apply
+SELECT count(*) FROM by_known;
+
+-- What changes the row that is being changed, be it a trigger or a check.
+CREATE TABLE touched (id int PRIMARY KEY, v int) USING mip;
+INSERT INTO touched VALUES (3, 3);
+CREATE FUNCTION touch(i int, j int) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN IF j = 50 THEN UPDATE ws.touched SET v = v - 1 WHERE id = i; END IF; RETURN true; END $$;
+CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM ws.touch(OLD.id, 50); RETURN coalesce(NEW, OLD); END $$;
+:capture
+UPDATE touched SET v = 50;
+:take
+ROLLBACK;
+CREATE TRIGGER touch BEFORE UPDATE OF v ON touched FOR EACH ROW WHEN (NEW.v = 50) EXECUTE FUNCTION touch();
+ALTER TABLE touched ENABLE ALWAYS TRIGGER touch;
+UPDATE touched SET v = 50;
+:code
+:apply
+:code
+ALTER TABLE touched DISABLE TRIGGER touch, ADD CHECK (touch(id, v));
+UPDATE touched SET v = 50;
+:code
+:apply
+:code
+DROP TABLE touched;
+
 SET client_min_messages = warning;
 DROP SCHEMA ws CASCADE;
 DROP ROLE mip_regress_applier;
