@@ -136,16 +136,16 @@ class Pool:
 
     async def close(self) -> None:
         """Close what is idle, and everything else as it comes back."""
-        if self._home.is_gone:
-            self._abandon()
-        else:
+        if not self.abandon():
             await uninterrupted(self._close())
 
-    def _abandon(self) -> None:
-        """Close what is there, where the event loop is no more that all else belongs to."""
-        self._closed = True
-        for conn in tuple(self._made):
+    def abandon(self) -> bool:
+        """Close what is there, where the event loop is no more that all else belongs to; whether that is so."""
+        gone = self._home.is_gone
+        self._closed |= gone
+        for conn in tuple(self._made) if gone else ():
             conn.pgconn.finish()
+        return gone
 
     async def _close(self) -> None:
         self._closed = True

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,7 +15,9 @@ from ._process import Process
 
 __all__ = ["Closed", "Portal"]
 
-_ROUNDS = 100  # in which a loop that ends is run again
+_ROUNDS = 100  # for which a loop that ends is run again in vain
+_LONGEST = 3.0  # seconds that a cancelled task takes to end; more than an operation does beyond its deadline
+_TIMES = 3  # that it is cancelled
 _PATIENCE = 1.0  # seconds that a forgotten thread has to end
 
 P = ParamSpec("P")
@@ -179,21 +181,37 @@ class Portal:
 def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
     """And what has been called, but not begun yet. All of it ends, though some of it may end the thread once more, for
     which asyncio.Runner would leave the others: their callers would wait for ever. But not what begins anew whenever it
-    ends, nor in a loop that cannot run any more.
+    ends, nor what does not end whenever it is cancelled, nor in a loop that cannot run any more.
     """
     cancelled: set[asyncio.Task[Any]] = set()
-    for _ in range(_ROUNDS):
+    first: set[asyncio.Task[Any]] | None = None
+    before, in_vain, late = -1, 0, 0
+    while in_vain < _ROUNDS and late < _TIMES:
         with contextlib.suppress(BaseException):
             loop.call_soon(loop.stop)
             loop.run_forever()
         left = asyncio.all_tasks(loop)
         if not left:
             return
-        for task in left - cancelled:
+        first = left if first is None else first & left
+        in_vain = in_vain + 1 if len(first) == before else 0
+        before = len(first)
+        for task in left - cancelled:  # once: a second time would interrupt it in cleaning up
             cancelled.add(task)
             task.cancel()
-        with contextlib.suppress(BaseException):
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if not _run_until_ended(loop, left):
+            late += 1
+            cancelled.clear()  # somebody has swallowed it, as psycopg_pool does where it connects
+
+
+def _run_until_ended(loop: asyncio.AbstractEventLoop, tasks: Collection[asyncio.Task[Any]]) -> bool:
+    """False: not in time. That one of them, or a callback, ends the loop counts as an end."""
+    over = loop.time() + _LONGEST
+    timer = loop.call_at(over, loop.stop)
+    with contextlib.suppress(BaseException):
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    timer.cancel()
+    return loop.time() < over
 
 
 def _call_off(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -345,6 +345,11 @@ class App:
         await self._running.close(checked_seconds("grace", grace, none=True))
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
+    def _abandon(self) -> None:
+        """Close the connections that `close` has not come to, where the event loop is no more that they belong to."""
+        for pool in self._pools.values():
+            pool.abandon()
+
     async def __aenter__(self) -> Self:
         for pool in self._pools.values():
             await pool.open()

@@ -296,6 +296,7 @@ class App:
         finally:
             self._workers.shutdown(wait=False, cancel_futures=True)
             self._portal.close()
+            self._app._abandon()
 
     def __enter__(self) -> Self:
         return self

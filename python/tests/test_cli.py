@@ -306,6 +306,21 @@ def test_other_roles_requests_are_counted_only(cli: Cli, shop: Shop, stranger: d
     assert in_doubt(shop) == [1, 0]
 
 
+def test_a_role_that_is_gone_hides_nothing(cli: Cli, shop: Shop) -> None:
+    xid = new_xid()
+    shop.sql("store", "CREATE ROLE leaves LOGIN SUPERUSER")
+    try:
+        with psycopg.connect(shop.clusters["store"].conninfo(user="leaves"), autocommit=True) as conn:
+            conn.execute("BEGIN")
+            conn.execute(f"SELECT mip.begin('{xid}', 1, '{{bank,store}}')".encode())
+            conn.execute("SELECT mip.prepare('request', 'result')")
+    finally:
+        shop.sql("store", "DROP ROLE leaves")
+    document = cli.json("status")
+    assert [family["xid"] for family in document["families"]] == [xid]
+    assert document["sites"]["store"]["hidden"] == 0
+
+
 def test_what_is_prepared_meanwhile_is_not_hidden(cli: Cli, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     rows_of, late = survey.rows_of, iter([new_xid()])
 

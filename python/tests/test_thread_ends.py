@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -120,6 +121,84 @@ def test_ended_again_by_what_is_cancelled(app: sync.App) -> None:
 
     app.observe(Exits())
     assert ended(*(submitting(app, seconds)[0] for seconds in (1.0, 1.0, 1.0, 0.2)))
+
+
+@pytest.mark.parametrize("number", [20, 250])
+def test_ended_again_by_many(number: int) -> None:
+    portal, begun_there = Portal("a test"), list[None]()
+
+    async def call() -> None:
+        begun_there.append(None)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            raise SystemExit
+
+    def submit() -> None:
+        with contextlib.suppress(BaseException):
+            portal.call(call())
+
+    def end() -> None:
+        raise SystemExit
+
+    threads = [begun(submit) for _ in range(number)]
+    while len(begun_there) < number:
+        time.sleep(0.01)
+    portal.soon(end)
+    assert ended(*threads)
+
+
+def test_while_a_pool_connects(shop: Shop) -> None:
+    """Its worker, which psycopg_pool has, goes on when it is cancelled then."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=nothing"
+        app = sync.App({**shop.conninfos(), "silent": address}, step_timeout=2, deadline=5)
+
+        @app.transaction(sites=("silent",))
+        def wait(tx: Any, _: Any) -> None:
+            pass
+
+        @app.transaction(sites=("store",))
+        def note(tx: Any, _: Any) -> None:
+            tx.store.execute("SELECT")
+
+        def end(_: Any) -> None:
+            raise SystemExit
+
+        app.on_step(end)
+
+        def submit(name: str) -> None:
+            with contextlib.suppress(BaseException):
+                app.submit(name, None)
+
+        first = begun(lambda: submit("wait"))
+        with silent.accept()[0]:
+            second = begun(lambda: submit("note"))
+            assert ended(first, second)
+            assert ended(begun(app.close))
+
+
+def test_no_connection_outlives_closing(shop: Shop) -> None:
+    app = sync.App({site: f"{conninfo} application_name=outlives" for site, conninfo in shop.conninfos().items()})
+
+    @app.transaction(sites=("store", "bank"))
+    def note(tx: Any, _: Any) -> None:
+        tx.store.execute("SELECT pg_sleep(0.1)")
+
+    def end(_: Any) -> None:
+        raise SystemExit
+
+    assert ended(*[begun(lambda: app.submit("note", None)) for _ in range(3)])
+    app.on_step(end)
+    with pytest.raises(Unknown):
+        app.submit("note", None)
+    assert ended(begun(app.close))
+    until = time.monotonic() + PATIENCE
+    sql = "SELECT FROM pg_stat_activity WHERE application_name = 'outlives'"
+    while any(shop.sql(site, sql) for site in shop.clusters):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert app.transactions  # it is still there itself, and so are its pools
 
 
 def test_closed_beside_what_begins_anew() -> None:

@@ -36,7 +36,8 @@ _FACTS = f"""
 """.encode()
 _PREPARED = b"""
     SELECT gid, owner::text AS owner, extract(epoch FROM clock_timestamp() - prepared)::float8 AS age,
-           pg_has_role(owner, 'USAGE') AS ours
+           coalesce(pg_has_role(owner, 'USAGE'),  -- it may have been dropped
+                    (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)) AS ours
     FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
 """
 
