@@ -17,7 +17,8 @@ from workload.plain import IDEMPOTENCY
 from .rounds import METHODS, create_database
 
 UNFLUSHED = "pgmip unflushed"  # commits by mip.synchronous_commit_prepared = off
-PYTHON = ("pgmip", UNFLUSHED, "plain")  # contenders; the others are Java's
+EARLY = "pgmip early"  # answers when a transaction is decided, and commits it then
+PYTHON = ("pgmip", UNFLUSHED, EARLY, "plain")  # contenders; the others are Java's
 SITES = ("left", "right")
 ACCOUNTS = 10_000
 POLL = 0.02

@@ -27,15 +27,21 @@ from pgmip.xinst import new_xid
 import workload.tx
 from workload.plain import Coordinator, recover
 
+from ..places import EARLY
+
 MOVE = "UPDATE account SET balance = balance + %s WHERE a_id = %s"
 PAUSE = 0.05
 DEADLINE = 3600.0
 
 Submit = Callable[[str, int, int], Awaitable[Any]]
+Close = Callable[[], Awaitable[None]]
 
 
-async def pgmip_submit(sites: dict[str, str], sessions: int) -> Submit:
-    app = App(sites, pool_size=sessions, pool_min_size=sessions, deadline=DEADLINE, attempts=10**6)
+async def pgmip_submit(sites: dict[str, str], sessions: int, *, early: bool) -> tuple[Submit, Close]:
+    size = 2 * sessions if early else sessions  # one transaction begins while the one before is committed
+    app = App(
+        sites, pool_size=size, pool_min_size=size, deadline=DEADLINE, attempts=10**6, wait_for_commit=not early
+    )
 
     @app.transaction(sites=("left", "right"))
     async def transfer(tx: Tx, request: Any) -> Any:
@@ -44,10 +50,10 @@ async def pgmip_submit(sites: dict[str, str], sessions: int) -> Submit:
         return True
 
     await app.__aenter__()
-    return lambda key, source, target: app.submit("transfer", [source, target], xid=key)
+    return lambda key, source, target: app.submit("transfer", [source, target], xid=key), app.close
 
 
-async def plain_submit(name: str, sites: dict[str, str], sessions: int, folder: Path) -> Submit:
+async def plain_submit(name: str, sites: dict[str, str], sessions: int, folder: Path) -> tuple[Submit, Close]:
     log = folder / f"{name}.decisions"
     await recover(name, sites, log)
     coordinator = Coordinator(name, sites, log, lambda _: None, key_site="left")
@@ -57,7 +63,10 @@ async def plain_submit(name: str, sites: dict[str, str], sessions: int, folder: 
         await tx["left"].execute(MOVE, (-1, request[0]))
         await tx["right"].execute(MOVE, (1, request[1]))
 
-    return lambda key, source, target: coordinator.submit(transfer, [source, target], key)
+    async def close() -> None:
+        pass  # what it has answered is over
+
+    return lambda key, source, target: coordinator.submit(transfer, [source, target], key), close
 
 
 class Node:
@@ -92,9 +101,9 @@ async def main(
 ) -> None:  # fmt: skip
     sites = {"left": left, "right": right}
     if contender.startswith("pgmip"):
-        submit = await pgmip_submit(sites, int(sessions))
+        submit, close = await pgmip_submit(sites, int(sessions), early=contender == EARLY)
     else:
-        submit = await plain_submit(name, sites, int(sessions), Path(folder))
+        submit, close = await plain_submit(name, sites, int(sessions), Path(folder))
     node = Node(submit, Path(journal))
     print("ready", flush=True)
     if not await asyncio.to_thread(sys.stdin.readline):
@@ -108,6 +117,7 @@ async def main(
     await asyncio.to_thread(sys.stdin.read)
     node.over = True
     await asyncio.wait(tasks, timeout=2)
+    await close()
     os._exit(0)
 
 
