@@ -3,9 +3,9 @@
     python -m bench.coordinators [--rounds N] [--seconds N] [--sessions N,N,...] [--kills N] [--watch N] [--out FOLDER]
                                  [--processes N] [--quick]
 
-The same transfer between two sites, by nodes (app servers, see nodes/) of pgmip, of plain two-phase commit with a forced
-log of decisions, of Narayana and of Atomikos through JDBC's XA; all but pgmip with a row for an idempotency key, without
-which nobody could send a request again. pgmip unflushed has mip.synchronous_commit_prepared = off, which is as durable;
+The same transfer between two sites, by nodes (app servers, see nodes/) of pgmip, of plain two-phase commit with a
+forced log of decisions, of Narayana and of Atomikos through JDBC's XA; all but pgmip with a row for an idempotency key,
+else nobody could send a request again. pgmip unflushed has mip.synchronous_commit_prepared = off, which is as durable;
 pgmip early answers before the second phase (`wait_for_commit=False`). Measured in rounds, one after another: rate,
 latencies, flushes, round trips, and the processor time of the client.
 

@@ -27,7 +27,6 @@
 #include "nodes/nodeFuncs.h"
 #include "parser/parsetree.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 
 #include "family/current.h"
 #include "mipt/catalog.h"
@@ -178,20 +177,17 @@ scan_table_too(Plan **plan, List *rtable)
 void
 mip_scan_table_too(QueryDesc *desc)
 {
-	MemoryContext old;
 	PlannedStmt *stmt;
 
 	if (!(IsolationIsSerializable() || mip_overlay_exists()) ||
 		!walk_plans(desc->plannedstmt, trusts_visibility_map))
 		return;
-	old = MemoryContextSwitchTo(GetMemoryChunkContext(desc));
 	stmt = makeNode(PlannedStmt);
 	*stmt = *desc->plannedstmt;
 	stmt->planTree = copyObject(stmt->planTree);
 	stmt->subplans = copyObject(stmt->subplans);
 	(void) walk_plans(stmt, scan_table_too);
 	desc->plannedstmt = stmt;
-	MemoryContextSwitchTo(old);
 }
 
 /* Databases without the extension have no mip tables. */

@@ -15,8 +15,9 @@
 extern bool mip_may_plan_index_only(void);
 
 /*
- * To be called before a plan is started. It gets another plan where it has an
- * index-only scan of a mip table that must not be: with an index scan instead.
+ * To be called before a plan is started. The query gets another one, in the current
+ * memory context, where that has an index-only scan of a mip table that must not be:
+ * with an index scan instead.
  */
 extern void mip_scan_table_too(QueryDesc *desc);
 
