@@ -64,7 +64,7 @@ static void
 begin_command(MipApply *apply)
 {
 	CommandCounterIncrement();
-	UpdateActiveSnapshotCommandId();
+	mip_apply_see_own(apply);
 	apply->estate->es_output_cid = GetCurrentCommandId(true);
 }
 
@@ -92,13 +92,15 @@ fires_after(const MipTarget *target, char op)
 		op == 'U' ? triggers->trig_update_after_row : triggers->trig_delete_after_row;
 }
 
-/* Behind the change, as where a subscriber applies it: they do not see what comes later. */
+/*
+ * Behind the change, as where a subscriber applies it: they do not see what comes later,
+ * nor, if their functions are STABLE, the change itself.
+ */
 static void
 fire_after(MipApply *apply, MipTarget *target)
 {
 	mip_apply_flush(apply, target);
 	mip_apply_own_settings(apply);
-	begin_command(apply);
 	AfterTriggerEndQuery(apply->estate);
 	AfterTriggerBeginQuery();
 	mip_apply_look_again(apply);

@@ -44,6 +44,19 @@
 #define ROWS_AS_ONE	10
 
 void
+mip_apply_see_own(MipApply *apply)
+{
+	/* a cursor that was opened with it keeps it as it is */
+	if (apply->snapshot->regd_count > 0)
+	{
+		PopActiveSnapshot();
+		PushCopiedSnapshot(apply->snapshot);
+		apply->snapshot = apply->estate->es_snapshot = GetActiveSnapshot();
+	}
+	UpdateActiveSnapshotCommandId();
+}
+
+void
 mip_apply_look_again(MipApply *apply)
 {
 	CommandCounterIncrement();
@@ -53,7 +66,7 @@ mip_apply_look_again(MipApply *apply)
 		PushCopiedSnapshot(GetTransactionSnapshot());
 		apply->snapshot = apply->estate->es_snapshot = GetActiveSnapshot();
 	}
-	UpdateActiveSnapshotCommandId();
+	mip_apply_see_own(apply);
 	apply->estate->es_output_cid = GetCurrentCommandId(true);
 }
 
@@ -414,7 +427,7 @@ static void
 catch_up(MipApply *apply)
 {
 	if (apply->snapshot->curcid != GetCurrentCommandId(false))
-		UpdateActiveSnapshotCommandId();
+		mip_apply_see_own(apply);
 }
 
 bool

@@ -20,6 +20,9 @@ extern void mip_apply_want(const MipApply *apply, MipTarget *target, const MipwC
  */
 extern bool mip_apply_find(MipApply *apply, MipTarget *target, bool again);
 
+/* The snapshot is to show what this transaction has changed by commands before. */
+extern void mip_apply_see_own(MipApply *apply);
+
 /*
  * The snapshot is to show what has been changed meanwhile, by this transaction and, at
  * READ COMMITTED, by others.

@@ -22,6 +22,8 @@
 #include "writeset/apply_runs.h"
 #include "writeset/format.h"
 
+typedef struct MipGenerated MipGenerated;
+
 /* A table, from the first change of it on. */
 typedef struct MipTarget
 {
@@ -39,6 +41,8 @@ typedef struct MipTarget
 	MipColumn  *columns;		/* where the writeset's columns are here */
 	MipwValue  *values;			/* room for those of a change */
 	Bitmapset  *updated;		/* columns that the last update changed */
+	MipGenerated *generated;	/* NULL: not known yet (apply_generated.c) */
+	int			ngenerated;
 	bool		fixed;			/* values are read under fixed settings */
 	bool		domains;		/* there are columns of domains */
 	bool		in_order;		/* its checks see what came before */

@@ -26,6 +26,7 @@
 #include "writeset/apply_check.h"
 #include "writeset/apply_column.h"
 #include "writeset/apply_find.h"
+#include "writeset/apply_generated.h"
 #include "writeset/apply_write.h"
 #include "writeset/format.h"
 #include "writeset/values.h"
@@ -284,6 +285,7 @@ note_updated(MipApply *apply, MipTarget *target)
 	Bitmapset  *given = mip_target_given(target, target->values);
 
 	mip_target_check_columns(target, ACL_UPDATE, given);
+	given = mip_target_updated(apply, target, given);
 	if (!bms_equal(given, target->updated))
 	{
 		MemoryContext before = MemoryContextSwitchTo(apply->estate->es_query_cxt);

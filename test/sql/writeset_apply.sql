@@ -926,6 +926,52 @@ TABLE refers ORDER BY id;
 TABLE saw;
 DROP TABLE refers, saw;
 
+-- A cursor that a STABLE trigger leaves open shows what was there when it was opened, and so does an AFTER trigger.
+CREATE TABLE cursors (id int PRIMARY KEY) USING mip;
+CREATE FUNCTION open_cursor() RETURNS trigger STABLE LANGUAGE plpgsql AS $$
+DECLARE c refcursor := TG_WHEN || NEW.id;
+BEGIN OPEN c FOR SELECT count(*) FROM ws.cursors; RETURN NEW; END $$;
+CREATE TRIGGER before BEFORE INSERT ON cursors FOR EACH ROW EXECUTE FUNCTION open_cursor();
+CREATE TRIGGER after AFTER INSERT ON cursors FOR EACH ROW EXECUTE FUNCTION open_cursor();
+:capture
+INSERT INTO cursors VALUES (1), (2), (3);
+:take
+ROLLBACK;
+ALTER TABLE cursors ENABLE ALWAYS TRIGGER before, ENABLE ALWAYS TRIGGER after;
+BEGIN ISOLATION LEVEL READ COMMITTED;
+:apply
+FETCH ALL FROM "BEFORE1"; FETCH ALL FROM "BEFORE2"; FETCH ALL FROM "BEFORE3";
+FETCH ALL FROM "AFTER1"; FETCH ALL FROM "AFTER2"; FETCH ALL FROM "AFTER3";
+ROLLBACK;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+:apply
+FETCH ALL FROM "BEFORE1"; FETCH ALL FROM "BEFORE2"; FETCH ALL FROM "BEFORE3";
+FETCH ALL FROM "AFTER1"; FETCH ALL FROM "AFTER2"; FETCH ALL FROM "AFTER3";
+ROLLBACK;
+DROP TABLE cursors;
+
+-- Triggers of UPDATE OF a generated column fire where it is computed from what is updated.
+CREATE TABLE computed (id int PRIMARY KEY, a int, b int, g int GENERATED ALWAYS AS (a * 2) STORED, h int GENERATED ALWAYS AS (b + 1) STORED) USING mip;
+INSERT INTO computed VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3);
+CREATE TABLE fired_for (n int GENERATED ALWAYS AS IDENTITY, t text);
+CREATE FUNCTION note_fired() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO ws.fired_for (t) VALUES (TG_NAME || ' ' || NEW); RETURN NULL; END $$;
+CREATE TRIGGER of_g AFTER UPDATE OF g ON computed FOR EACH ROW EXECUTE FUNCTION note_fired();
+CREATE TRIGGER of_h AFTER UPDATE OF h ON computed FOR EACH ROW EXECUTE FUNCTION note_fired();
+ALTER TABLE computed ENABLE ALWAYS TRIGGER of_g, ENABLE ALWAYS TRIGGER of_h;
+:capture
+UPDATE computed SET b = 10 WHERE id = 1;
+UPDATE computed SET a = 20 WHERE id = 2;
+UPDATE computed SET b = 30 WHERE id = 3;
+UPDATE computed SET a = 40, b = 50 WHERE id = 1;
+SELECT t FROM fired_for ORDER BY n;
+:take
+ROLLBACK;
+:apply
+SELECT t FROM fired_for ORDER BY n;
+TABLE computed ORDER BY id;
+DROP TABLE computed, fired_for;
+
 -- A key that is an array of a domain which looks at other rows is read in its turn, by a deletion, too.
 CREATE DOMAIN a_ref AS int CHECK (is_ref(VALUE));
 CREATE TABLE by_known (k a_ref[] PRIMARY KEY) USING mip;
