@@ -124,11 +124,12 @@ class Family:
     def __init__(
         self, phase: Phase, sites: Sequence[str], isolation: str, pools: Mapping[str, Pool],
         *, deadline: Deadline, attempts: int, parallel: bool, alone: bool = False, left: set[int] | None = None,
-        on_decided: Callable[[Settled], None] | None = None,
+        on_decided: Callable[[Settled], None] | None = None, on_committed: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """`phase`: the operation that looks at the family. `alone`: the XID is new, so that nobody else can have an
         instance of it. `left`: instances of earlier operations that may be prepared somewhere, as if they were of this
-        one; afterwards, those that still may. `on_decided`: called when there is a winner, before it is committed.
+        one; afterwards, those that still may. `on_decided`: called when there is a winner, before it is committed;
+        `on_committed`: when it is so at all sites.
         """
         self.xid = phase.xid
         self._phase = phase
@@ -141,6 +142,7 @@ class Family:
         self._parallel = parallel
         self._alone = alone
         self._on_decided = on_decided
+        self._on_committed = on_committed
         self._own: set[int] = set()
         self._siblings: set[int] = set()
         self._harmless: set[int] = set()  # instances that can have no effect any more: own ones, and those given up
@@ -311,6 +313,8 @@ class Family:
         if unfinished:
             self._left.add(winner.xinst)
         else:
+            if self._on_committed is not None:
+                self._on_committed()
             await phase.step("committed-all", winner.xinst, None)
         return Settled(winner, unfinished, winner.xinst in self._own)
 

@@ -8,7 +8,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from ._process import Process
@@ -33,6 +33,8 @@ class _State:
     """Of a portal, for what outlives it."""
 
     closed: bool = False
+    waits: dict[object, Callable[[], object]] = field(default_factory=dict)
+    """Of each that is under way, what ends it when the loop is no more: nobody else does what it has just heard then."""
 
 
 class Portal:
@@ -56,12 +58,15 @@ class Portal:
         time limit). Raises Closed, and RuntimeError in a process forked since the first call.
         """
         future: concurrent.futures.Future[T] | None = None
-        told = False
+        name, waits, told = self._name, self._state.waits, False
 
         def begin(loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[T]:
             nonlocal told
             told = True
-            return asyncio.run_coroutine_threadsafe(coroutine, loop)
+            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+            waits[future] = lambda: future.set_exception(Closed(f"{name} was closed meanwhile"))
+            future.add_done_callback(lambda _: waits.pop(future, None))
+            return future
 
         try:
             self._process.check()
@@ -86,16 +91,22 @@ class Portal:
         over = loop.create_future()
         tasks: list[asyncio.Task[T]] = []
         cancelled: asyncio.CancelledError | None = None
-        told = False
+        waits, told = self._state.waits, False
 
         def tell(there: asyncio.AbstractEventLoop) -> None:
             nonlocal told
             told = True
             there.call_soon_threadsafe(begin)
+            waits[over] = lambda: loop.call_soon_threadsafe(end)
 
         def begin() -> None:
             tasks.append(asyncio.create_task(coroutine))
-            tasks[0].add_done_callback(lambda _: loop.call_soon_threadsafe(over.set_result, None))
+            tasks[0].add_done_callback(lambda _: loop.call_soon_threadsafe(end))
+
+        def end() -> None:
+            waits.pop(over, None)
+            if not over.done():
+                over.set_result(None)
 
         try:
             self._process.check()
@@ -111,6 +122,8 @@ class Portal:
                     with contextlib.suppress(Closed):  # closed meanwhile, and so cancelled
                         self.soon(lambda: tasks[0].cancel())
                 cancelled = error
+        if not (tasks and tasks[0].done()):
+            raise cancelled or Closed(f"{self._name} was closed meanwhile")
         if cancelled is not None:
             if not tasks[0].cancelled():
                 tasks[0].exception()  # has been seen
@@ -170,12 +183,17 @@ class Portal:
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, state: _State) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            try:
-                runner.get_loop().run_forever()
-            finally:  # also by what ends a thread, raised by a callback: nobody is to call it any more
-                state.closed = True
-                _cancel_what_is_left(loop)
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                try:
+                    runner.get_loop().run_forever()
+                finally:  # also by what ends a thread, raised by a callback: nobody is to call it any more
+                    state.closed = True
+                    _cancel_what_is_left(loop)
+        finally:
+            for end in tuple(state.waits.values()):
+                with contextlib.suppress(Exception):  # it has ended by now, or the loop that waits
+                    end()
 
 
 def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:

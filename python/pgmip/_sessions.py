@@ -1,9 +1,9 @@
-"""Requests that have been answered before they are committed, by the sessions of those who have asked."""
+"""Requests that have been answered before they are committed everywhere, by the sessions of those who have asked."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,31 +20,37 @@ class Late:
     sites: tuple[str, ...]
     task: asyncio.Task[Any]
 
+    @property
+    def key(self) -> tuple[str, frozenset[str]]:
+        """One XID may be that of several requests, over different sites; one request may be submitted again."""
+        return self.xid, frozenset(self.sites)
+
 
 class Sessions:
-    """What is late of each session; where there is too much of it, of those whose last requests are the newest."""
+    """What is late, by session; of a bounded number of these, as not all of them come back for what is left behind."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
-        self._late: dict[Hashable, dict[str, Late]] = {}
+        self._late: dict[Hashable, dict[tuple[str, frozenset[str]], Late]] = {}
 
-    def add(self, session: Hashable, late: Late) -> None:
-        """To be looked for by the session's next request, until it is `done`."""
-        self._late[session] = self._late.pop(session, {}) | {late.xid: late}
-        if len(self._late) > self._most:
-            del self._late[next(iter(self._late))]
+    def add(self, session: Hashable, late: Late) -> bool:
+        """To be looked for by the session's next request, until it is `done`. False: there is no room."""
+        if session not in self._late and len(self._late) >= self._most:
+            return False
+        self._late.setdefault(session, {})[late.key] = late
+        return True
 
-    def done(self, session: Hashable, xid: str) -> None:
+    def done(self, session: Hashable, late: Late) -> None:
         """It is committed at all of its sites."""
-        late = self._late.get(session, {})
-        late.pop(xid, None)
-        if not late:
+        there = self._late.get(session, {})
+        there.pop(late.key, None)
+        if not there:
             self._late.pop(session, None)
 
     def has(self, session: Hashable, late: Late) -> bool:
         """Whether it is still late."""
-        return self._late.get(session, {}).get(late.xid) is late
+        return late.key in self._late.get(session, {})
 
-    def of(self, session: Hashable) -> Iterator[Late]:
+    def of(self, session: Hashable) -> tuple[Late, ...]:
         """What is late now."""
-        yield from tuple(self._late.get(session, {}).values())
+        return tuple(self._late.get(session, {}).values())

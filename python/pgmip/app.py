@@ -45,7 +45,7 @@ from ._running import Running
 from ._sessions import Late, Sessions
 from ._text import described
 from ._tx import Handler, Tx
-from .decision import Winner, explain
+from .decision import Entry, State, Winner, explain
 from .exceptions import Cancelled, KeyReused, SubmitError, Unknown
 from .logs import Logs
 from .observe import Hook, Hooked, Observer, Phase, PhaseName, Step, StepName
@@ -222,8 +222,9 @@ class App:
 
         `wait_for_commit`: as the App has it for this transaction, unless said here. Without it the result, or that the
         request is Refused, is told when it is decided; what goes wrong afterwards is logged. `session` says whose
-        request it is, as the authenticated user does: what this App has answered earlier with the same session is
-        committed first, and where that is not possible Unknown is raised, and nothing has begun.
+        request it is, as the authenticated user does: what this App has answered earlier with the same session
+        (but to this very XID) is committed first, and where that is not possible Unknown is raised, and nothing has
+        begun.
 
         Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
         earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
@@ -371,38 +372,48 @@ class App:
                 return
             with contextlib.suppress(Exception):  # told in the end: nothing here keeps the winner from being committed
                 answer = settled.answer(phase.xid, text)
-                if session is not None:
-                    self._sessions.add(session, late)
-                answered.set_result(answer)
+                if session is None or self._sessions.add(session, late):
+                    answered.set_result(answer)
 
         with phase, _no_surprise(phase.xid), self._left.of(phase.xid, transaction.sites) as left:
             end = self._deadline(seconds)
             await self._catch_up(phase.xid, session, end)
             family = self._family(
-                phase, transaction.sites, transaction.isolation, end, attempts,
-                alone=alone, left=left, on_decided=tell,
+                phase, transaction.sites, transaction.isolation, end, attempts, alone=alone, left=left,
+                on_decided=tell, on_committed=lambda: self._sessions.done(session, late),
             )  # fmt: skip
             with handled(transaction.handler, answered) as handler:
                 settled = await family.run(handler, text)
-            if not settled.unfinished:
-                self._sessions.done(session, phase.xid)
             answer = settled.answer(family.xid, text)
+            if settled.unfinished and session is not None:
+                self._sessions.add(session, late)
             phase.error = answer.error
             return answer
 
     async def _catch_up(self, xid: str, session: Hashable | None, deadline: Deadline) -> None:
-        """Have committed what this session has been answered before, so that its next request sees that."""
+        """Have committed what this session has been answered before, so that its next request sees that; but the same
+        request is told again what it has been told.
+        """
         for late in self._sessions.of(session):
+            if late.xid == xid:
+                continue
             await asyncio.wait((late.task,), timeout=deadline.left)
             if not self._sessions.has(session, late):
                 continue
             try:
-                phase = self._operation("settle", late.xid)
-                await self._settle(phase, late.sites, cancel=False, deadline=deadline.left)
-            except (SubmitError, ValueError) as error:
+                await self._finish_late(late, deadline)
+            except (SubmitError, ValueError, TimeoutError) as error:
                 why = f"an earlier request of this session, {late.xid}, is not committed at all of its sites: {error}"
                 raise Unknown(why, xid=xid) from error
-            self._sessions.done(session, late.xid)
+            self._sessions.done(session, late)
+
+    async def _finish_late(self, late: Late, deadline: Deadline) -> None:
+        phase = self._operation("settle", late.xid)
+        if not deadline.left:
+            raise TimeoutError("the deadline has passed")
+        mipts, _ = await Asking(self._pools, deadline, phase).read(late.sites)
+        if not all(mipt is not None and _is_over(mipt) for mipt in mipts.values()):
+            await self._settle(phase, late.sites, cancel=False, deadline=deadline.left)
 
     async def _settle(
         self, phase: Phase, sites: tuple[str, ...] | None, *, run: bool = False, cancel: bool = True,
@@ -539,12 +550,12 @@ class App:
     def _family(
         self, phase: Phase, sites: tuple[str, ...], isolation: Isolation, deadline: Deadline,
         attempts: int | None = None, *, alone: bool = False, left: set[int] | None = None,
-        on_decided: Callable[[Settled], None] | None = None,
+        on_decided: Callable[[Settled], None] | None = None, on_committed: Callable[[], None] | None = None,
     ) -> Family:  # fmt: skip
         return Family(
             phase, sites, isolation, self._pools,
             deadline=deadline, attempts=self._limits.attempts if attempts is None else attempts,
-            parallel=self.parallel, alone=alone, left=left, on_decided=on_decided,
+            parallel=self.parallel, alone=alone, left=left, on_decided=on_decided, on_committed=on_committed,
         )  # fmt: skip
 
     def _given(self, sites: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -573,6 +584,11 @@ def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
         if isinstance(error, (SubmitError, *foreseen)):
             raise
         raise Unknown(f"something unexpected has happened: {described(error)}", xid=xid) from error
+
+
+def _is_over(mipt: Sequence[Entry]) -> bool:
+    """Whether a decided request is committed at this site; or has been so, and is forgotten."""
+    return not mipt or any(entry.state is State.COMMITTED for entry in mipt)
 
 
 def _no_handler(found: Found) -> str:

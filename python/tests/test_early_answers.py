@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from proxy import Proxy
-from shop import BUY, ORDER, Shop
+from shop import BUY, ORDER, PAYMENT, Shop
 from test_sweeper import in_doubt
 from test_told import Gate, until
 
-from pgmip import App, Cancelled, Expired, KeyReused, Refused, Tx, Unknown, sync
+from pgmip import App, Cancelled, Decided, Expired, KeyReused, Refused, Step, Tx, Unknown, _family, sync
 from pgmip._asking import Asking
+from pgmip._sessions import Sessions
 from pgmip.http import Endpoint, IdempotencyMiddleware
 from pgmip.xinst import new_xid
 
@@ -147,6 +149,178 @@ async def test_a_session_whose_commit_has_failed(server: Server, shop: Shop) -> 
         await app.submit("buy", BUY, xid=further, session="me", wait_for_commit=True)
         shop.assert_once(xid, result)
     shop.assert_clean()
+
+
+def looking(app: App) -> list[tuple[int, int]]:
+    """What its transaction `look` has seen of a request."""
+    seen: list[tuple[int, int]] = []
+
+    @app.transaction(sites=("store", "bank"))
+    async def look(tx: Tx, xid: str) -> None:
+        orders = await tx.store.fetch_one("SELECT count(*) FROM orders WHERE xid = %s", (xid,))
+        payments = await tx.bank.fetch_one("SELECT count(*) FROM payment WHERE xid = %s", (xid,))
+        seen.append((orders.count, payments.count))
+
+    return seen
+
+
+async def test_one_request_twice_in_a_session(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first commit fails while the second one is under way: it is late all the same."""
+    app, xid = server(wait_for_commit=False, deadline=6), new_xid()
+    seen, commit, commits = looking(app), Asking.commit, 0
+    first, second, running = Gate(), Gate(), Gate()
+
+    async def held(asking: Asking, site: str, *args: Any) -> Any:
+        nonlocal commits
+        if asking.phase.xid == xid and site == "bank":
+            commits += 1
+            if commits == 1:
+                await first()
+            elif commits == 2:
+                await second()
+            if commits == 1 or not second.open.is_set():
+                raise psycopg.OperationalError("lost")
+        return await commit(asking, site, *args)
+
+    monkeypatch.setattr(Asking, "commit", held)
+    monkeypatch.setattr(_family, "_COMMIT_TRIES", 1)
+
+    @app.transaction(sites=("store", "bank"))
+    async def note(tx: Tx, request: Any) -> Any:
+        if not running.reached.is_set():
+            await running()
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    a = asyncio.create_task(app.submit("note", None, xid=xid, session="me"))
+    await running.reached.wait()
+    result = await app.submit("note", None, xid=xid, session="me")
+    await first.reached.wait()
+    c = asyncio.create_task(app.submit("look", xid, session="me"))
+    assert await is_held_up(c)
+    running.open.set()
+    assert await a == result
+    await second.reached.wait()
+    first.open.set()
+    with pytest.raises(Unknown):
+        await c
+    assert seen == []
+    second.open.set()
+
+
+async def test_a_session_is_told_decided(server: Server, shop: Shop) -> None:
+    """Not everywhere committed: its next request has to see that, too."""
+    xid = new_xid()
+    async with Proxy(shop.clusters["bank"].port) as bank:
+        app = server(shop.conninfos(bank=bank.port), deadline=1.0, step_timeout=0.3)
+        seen = looking(app)
+        bank.forbidden = (b"mip.commit",)
+        with pytest.raises(Decided):
+            await app.submit("buy", BUY, xid=xid, session="me")
+        bank.forbidden = ()
+        await app.submit("look", xid, session="me")
+    assert seen == [(1, 1)]
+
+
+async def test_where_there_are_too_many_sessions(server: Server, commits: Gate) -> None:
+    app = server(wait_for_commit=False)
+    app._sessions = Sessions(1)
+    looking(app)
+    await app.submit("look", "", session="me")
+    others = asyncio.create_task(app.submit("look", "", session="you"))
+    assert await is_held_up(others)
+    await app.submit("look", "")
+    commits.open.set()
+    await others
+
+
+async def test_what_has_been_forgotten_is_not_late(server: Server, shop: Shop) -> None:
+    xid = new_xid()
+    async with Proxy(shop.clusters["bank"].port) as bank:
+        app = server(shop.conninfos(bank=bank.port), wait_for_commit=False, deadline=1.0, step_timeout=0.3)
+        seen = looking(app)
+        bank.forbidden = (b"mip.commit",)
+        await app.submit("buy", BUY, xid=xid, session="me")
+        await until(lambda: not app._running._tasks)
+        bank.forbidden = ()
+        await server().acknowledge(xid)
+        for site in shop.clusters:
+            with psycopg.connect(shop.conninfos()[site], autocommit=True) as conn:
+                conn.execute("SELECT set_config('mip.debug_clock_offset', '40d', false)")
+                while conn.execute("SELECT mip.expire()").fetchall() != [(0,)]:
+                    pass
+                conn.execute("SELECT setval('mip.horizon', 1)")
+        await app.submit("look", xid, session="me")
+    assert seen == [(1, 1)]
+
+
+@pytest.mark.parametrize("when", ["committed-first-site", "committed-all"])
+async def test_a_hook_that_fails_holds_nobody_up(server: Server, shop: Shop, when: str) -> None:
+    app, xid = server(wait_for_commit=False), new_xid()
+    seen = looking(app)
+
+    def fail(step: Step) -> None:
+        if step.name == when and step.xid == xid:
+            raise ArithmeticError("a bug")
+
+    app.on_step(fail)
+    await app.submit("buy", BUY, xid=xid, session="me")
+    await until(lambda: in_doubt(shop) == [0, 0])
+    await app.submit("look", xid, session="me")
+    assert seen == [(1, 1)]
+
+
+async def test_a_hook_that_submits(server: Server) -> None:
+    app, told = server(wait_for_commit=False), list[Any]()
+    seen = looking(app)
+
+    async def hook(step: Step) -> None:
+        if step.name == "committed-all" and not told:
+            told.append("begun")
+            told.append(await app.submit("look", step.xid, session="me"))
+
+    app.on_step(hook)
+    await app.submit("buy", BUY, session="me")
+    await until(lambda: len(told) == 2)
+    assert seen == [(1, 1)]
+
+
+async def test_catching_up_keeps_the_deadline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, commit, lost = server(wait_for_commit=False), Asking.commit, True
+    looking(app)
+
+    @app.transaction(sites=("store", "bank"))
+    async def note(tx: Tx, request: Any) -> None:
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
+        await asyncio.sleep(0.3)  # so that none is late when another one begins
+
+    async def slow(asking: Asking, *args: Any) -> Any:
+        if lost:
+            raise psycopg.OperationalError("lost")
+        await asyncio.sleep(1.0)
+        return await commit(asking, *args)
+
+    monkeypatch.setattr(Asking, "commit", slow)
+    monkeypatch.setattr(_family, "_COMMIT_TRIES", 1)
+    await asyncio.gather(*[app.submit("note", None, session="me") for _ in range(8)])
+    await until(lambda: not app._running._tasks)
+    lost = False
+    with pytest.raises(Unknown):
+        async with asyncio.timeout(1.0 + 2.5):
+            await app.submit("look", None, session="me", deadline=1.0)
+
+
+async def test_a_retransmission_is_told_what_was(server: Server, shop: Shop) -> None:
+    xid = new_xid()
+    async with Proxy(shop.clusters["bank"].port) as bank:
+        app = server(shop.conninfos(bank=bank.port), wait_for_commit=False, deadline=1.0, step_timeout=0.3)
+        bank.forbidden = (b"mip.commit",)
+        result = await app.submit("buy", BUY, xid=xid, session="me")
+        await until(lambda: in_doubt(shop) == [0, 1])
+        assert await app.submit("buy", BUY, xid=xid, session="me") == result
+        assert await app.submit("buy", BUY, xid=xid, session="you") == result
 
 
 async def test_closing_waits_for_it(server: Server, shop: Shop, commits: Gate) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from shop import Shop
 
-from pgmip import Unknown, sync
+from pgmip import Unknown, _portal, sync
 from pgmip._portal import Closed, Portal
 from pgmip._twin import inner, within
 from pgmip.observe import Observer, Phase
@@ -146,6 +146,42 @@ def test_ended_again_by_many(number: int) -> None:
         time.sleep(0.01)
     portal.soon(end)
     assert ended(*threads)
+
+
+def test_told_while_the_loop_is_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its executor still has to do keeps it open for a while after the last look at what is left."""
+    portal, looked = Portal("a test"), threading.Event()
+
+    async def keep_busy() -> None:
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 1.0)
+
+    portal.call(keep_busy())
+    tell, cancel = asyncio.run_coroutine_threadsafe, _portal._cancel_what_is_left
+
+    def look(loop: asyncio.AbstractEventLoop) -> None:
+        cancel(loop)
+        looked.set()
+
+    def end() -> None:
+        raise SystemExit
+
+    def late(coroutine: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        loop.call_soon_threadsafe(end)
+        looked.wait(PATIENCE)
+        return tell(coroutine, loop)
+
+    monkeypatch.setattr(_portal, "_cancel_what_is_left", look)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", late)
+    answers: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            portal.call(asyncio.sleep(3600))
+        except BaseException as error:
+            answers.append(error)
+
+    assert ended(begun(call))
+    assert isinstance(answers[0], Closed)
 
 
 def test_while_a_pool_connects(shop: Shop) -> None:
