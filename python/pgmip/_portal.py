@@ -34,7 +34,7 @@ class _State:
 
     closed: bool = False
     waits: dict[object, Callable[[], object]] = field(default_factory=dict)
-    """Of each that is under way, what ends it when the loop is no more, which may have heard of it too late to do it."""
+    """Of each that is under way, what ends it when the loop is no more: it may have heard of it too late to do it."""
 
 
 class Portal:
