@@ -29,6 +29,7 @@ broken = importlib.import_module(NAME)
 for module in ("sweeper", "http", "client", "sync"):
     importlib.import_module(f"{NAME}.{module}")
 PATIENCE = 20  # seconds, for what happens soon or never
+A_WHILE = 2  # seconds
 
 
 @dataclass
@@ -406,9 +407,9 @@ async def fallen_silent(world: World, xid: str) -> Any:
 
 async def wait_while(condition: Callable[[], Awaitable[Any]]) -> None:
     """For a while: where something has been broken it may be so for ever."""
-    for _ in range(100):
-        if not await condition():
-            return
+    clock = asyncio.get_running_loop().time
+    end = clock() + A_WHILE
+    while await condition() and clock() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 
