@@ -33,7 +33,7 @@
 #include "tableam/index_only.h"
 #include "tableam/lost_reads.h"
 #include "tableam/pivot.h"
-#include "tableam/plans.h"
+#include "tableam/scan_marks.h"
 #include "transam/across.h"
 #include "transam/statement.h"
 #include "workers/deadlock.h"

@@ -25,12 +25,10 @@
 #include "utils/lsyscache.h"
 #include "utils/partcache.h"
 #include "utils/rel.h"
-#include "utils/typcache.h"
 
 #include "base/compat.h"
 #include "writeset/apply_others.h"
-#include "writeset/seen.h"
-#include "writeset/values.h"
+#include "writeset/types.h"
 
 /* ---- expressions ---- */
 
@@ -95,48 +93,18 @@ domain_goes_by_others(Oid domain, HTAB *seen)
 	return false;
 }
 
+/* What is too deep to be looked at may. */
 static bool
-columns_go_by_others(TupleDesc desc, HTAB *seen)
+visit_by_others(Oid type, HTAB *seen)
 {
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (!att->attisdropped && mip_type_goes_by_others(att->atttypid, seen))
-			return true;
-	}
-	return false;
+	return stack_is_too_deep() ||
+		(get_typtype(type) == TYPTYPE_DOMAIN && domain_goes_by_others(type, seen));
 }
 
-static bool
-composite_goes_by_others(Oid type, HTAB *seen)
-{
-	TupleDesc	desc = lookup_rowtype_tupdesc_copy(type, -1);
-	bool		result = columns_go_by_others(desc, seen);
-
-	FreeTupleDesc(desc);
-	return result;
-}
-
-/*
- * The search ends with the first one that does, so those that have been seen do not, or are
- * being looked at. What is too deep to be looked at may.
- */
 bool
 mip_type_goes_by_others(Oid type, HTAB *seen)
 {
-	if (stack_is_too_deep())
-		return true;
-	for (; OidIsValid(type) && mip_seen_first(seen, type); type = mip_inner_type(type))
-	{
-		char		kind = get_typtype(type);
-
-		CHECK_FOR_INTERRUPTS();
-		if ((kind == TYPTYPE_DOMAIN && domain_goes_by_others(type, seen)) ||
-			(kind == TYPTYPE_COMPOSITE && composite_goes_by_others(type, seen)))
-			return true;
-	}
-	return false;
+	return mip_any_type(type, seen, visit_by_others);
 }
 
 /* ---- tables ---- */
@@ -190,8 +158,8 @@ bool
 mip_rows_go_by_others(Relation rel)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
-	HTAB	   *seen = mip_seen_create();
-	bool		result = columns_go_by_others(desc, seen) ||
+	HTAB	   *seen = mip_types_seen();
+	bool		result = mip_any_column_type(desc, seen, visit_by_others) ||
 		(desc->constr && (checks_go_by_others(desc->constr, seen) ||
 						  generated_goes_by_others(desc, seen))) ||
 		casts_go_by_others((Node *) RelationGetPartitionQual(rel), seen) ||

@@ -11,7 +11,7 @@
 #include "utils/hsearch.h"
 #include "utils/rel.h"
 
-/* Do those of a domain, or of any within the type, that is not among the types `seen` (seen.h)? */
+/* Do those of a domain, or of any within the type, that is not among the types `seen` (types.h)? */
 extern bool mip_type_goes_by_others(Oid type, HTAB *seen);
 
 /*

@@ -36,7 +36,7 @@
 #include "writeset/apply_others.h"
 #include "writeset/apply_target.h"
 #include "writeset/apply_trigger.h"
-#include "writeset/seen.h"
+#include "writeset/types.h"
 #include "writeset/values.h"
 
 /* ---- rights ---- */
@@ -251,7 +251,7 @@ static bool
 identity_goes_by_others(const MipTarget *target)
 {
 	const MipwRelation *source = target->source;
-	HTAB	   *seen = mip_seen_create();
+	HTAB	   *seen = mip_types_seen();
 	bool		result = false;
 
 	for (int i = 0; i < source->nidentity && !result; i++)

@@ -36,7 +36,7 @@
 #include "utils/typcache.h"
 
 #include "writeset/hashing.h"
-#include "writeset/seen.h"
+#include "writeset/types.h"
 
 /* Any number; it has to be the same for ever. */
 #define SEED	UINT64CONST(0x4d49505753455431)
@@ -66,39 +66,15 @@ is_oid(Oid type)
 	}
 }
 
-static bool holds_oids(Oid type, HTAB *seen);
-
 static bool
-composite_holds_oids(Oid type, HTAB *seen)
-{
-	TupleDesc	desc = lookup_rowtype_tupdesc_copy(type, -1);
-	bool		result = false;
-
-	for (int i = 0; i < desc->natts && !result; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		result = !att->attisdropped && holds_oids(att->atttypid, seen);
-	}
-	FreeTupleDesc(desc);
-	return result;
-}
-
-/* The search ends with the first one: those that have been seen do not, or are being looked at. */
-static bool
-holds_oids(Oid type, HTAB *seen)
+visit_oid(Oid type, HTAB *seen)
 {
 	check_stack_depth();
-	CHECK_FOR_INTERRUPTS();
-	type = mip_innermost_type(type);
-	if (!mip_seen_first(seen, type))
-		return false;
-	return is_oid(type) ||
-		(get_typtype(type) == TYPTYPE_COMPOSITE && composite_holds_oids(type, seen));
+	return is_oid(type);
 }
 
 static bool
-has_oids(Oid type)
+holds_oids(Oid type)
 {
 	HTAB	   *seen;
 	bool		result;
@@ -106,8 +82,8 @@ has_oids(Oid type)
 	type = mip_innermost_type(type);
 	if (get_typtype(type) != TYPTYPE_COMPOSITE)
 		return is_oid(type);
-	seen = mip_seen_create();
-	result = holds_oids(type, seen);
+	seen = mip_types_seen();
+	result = mip_any_type(type, seen, visit_oid);
 	hash_destroy(seen);
 	return result;
 }
@@ -190,7 +166,7 @@ mip_hasher_init(MipwHasher *hasher, Relation index, int i)
 	memset(hasher, 0, sizeof(MipwHasher));
 	hasher->type = index_column_type(index, i);
 	hasher->collation = index->rd_indcollation[i];
-	if (has_oids(hasher->type))
+	if (holds_oids(hasher->type))
 	{
 		hasher->by_text = true;
 		if (is_oids(hasher->type))

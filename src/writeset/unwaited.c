@@ -16,13 +16,11 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
-#include "utils/typcache.h"
 
 #include "base/compat.h"
 #include "writeset/keys.h"
-#include "writeset/seen.h"
+#include "writeset/types.h"
 #include "writeset/unwaited.h"
-#include "writeset/values.h"
 
 static const char *
 kind_of(Oid relid)
@@ -86,26 +84,14 @@ lock_toast(Oid relid)
 	relation_close(toast, NoLock);
 }
 
-/* A row's columns are looked up in the table, or the like, whose row it is. */
-static void
-lock_types(TupleDesc desc, HTAB *seen)
+/* A row's columns are looked up in the table, or the like, whose row it is: before they are. */
+static bool
+lock_type(Oid type, HTAB *seen)
 {
 	check_stack_depth();
-	CHECK_FOR_INTERRUPTS();
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-		Oid			type = att->attisdropped ? InvalidOid : mip_innermost_type(att->atttypid);
-		TupleDesc	row;
-
-		if (!OidIsValid(type) || !mip_seen_first(seen, type) ||
-			get_typtype(type) != TYPTYPE_COMPOSITE)
-			continue;
+	if (get_typtype(type) == TYPTYPE_COMPOSITE)
 		mip_lock_or_refuse(get_typ_typrelid(type));
-		row = lookup_rowtype_tupdesc_copy(type, -1);
-		lock_types(row, seen);
-		FreeTupleDesc(row);
-	}
+	return false;
 }
 
 /* Of their expressions, that is. The list is a new one: more may be there than a moment ago, or fewer. */
@@ -123,7 +109,7 @@ lock_types_of_keys(Relation rel, HTAB *seen)
 		index = try_relation_open(lfirst_oid(cell), NoLock);
 		if (index == NULL)
 			continue;
-		lock_types(RelationGetDescr(index), seen);
+		(void) mip_any_column_type(RelationGetDescr(index), seen, lock_type);
 		relation_close(index, NoLock);
 	}
 	list_free(indexes);
@@ -132,10 +118,10 @@ lock_types_of_keys(Relation rel, HTAB *seen)
 void
 mip_lock_behind_or_refuse(Relation rel)
 {
-	HTAB	   *seen = mip_seen_create();
+	HTAB	   *seen = mip_types_seen();
 
 	lock_toast(rel->rd_rel->reltoastrelid);
-	lock_types(RelationGetDescr(rel), seen);
+	(void) mip_any_column_type(RelationGetDescr(rel), seen, lock_type);
 	lock_keys(rel);
 	lock_types_of_keys(rel, seen);
 	hash_destroy(seen);

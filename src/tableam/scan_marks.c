@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * plans.c
+ * scan_marks.c
  *	  Marks that a plan's scans do not leave themselves at SERIALIZABLE.
  *
  * Of all tables: some scans leave no mark for everybody who writes there afterwards,
@@ -21,7 +21,7 @@
 #include "storage/predicate.h"
 
 #include "tableam/am.h"
-#include "tableam/plans.h"
+#include "tableam/scan_marks.h"
 
 /* That is opened; NULL if there is none, or the plan is but explained. */
 static Relation

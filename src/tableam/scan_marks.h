@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * plans.h
+ * scan_marks.h
  *	  Marks that a plan's scans do not leave themselves at SERIALIZABLE.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef MIP_PLANS_H
-#define MIP_PLANS_H
+#ifndef MIP_SCAN_MARKS_H
+#define MIP_SCAN_MARKS_H
 
 #include "executor/execdesc.h"
 
@@ -17,4 +17,4 @@
  */
 extern void mip_mark_scans(QueryDesc *desc);
 
-#endif							/* MIP_PLANS_H */
+#endif							/* MIP_SCAN_MARKS_H */
