@@ -58,13 +58,14 @@ class Portal:
         time limit). Raises Closed, and RuntimeError in a process forked since the first call.
         """
         future: concurrent.futures.Future[T] | None = None
-        name, waits, told = self._name, self._state.waits, False
+        waits, told = self._state.waits, False
 
         def begin(loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[T]:
             nonlocal told
             told = True
             future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-            waits[future] = lambda: future.set_exception(Closed(f"{name} was closed meanwhile"))
+            # not cancelled: that would be told to the loop
+            waits[future] = lambda: future.set_exception(concurrent.futures.CancelledError())
             future.add_done_callback(lambda _: waits.pop(future, None))
             return future
 
@@ -122,13 +123,12 @@ class Portal:
                     with contextlib.suppress(Closed):  # closed meanwhile, and so cancelled
                         self.soon(lambda: tasks[0].cancel())
                 cancelled = error
-        if not (tasks and tasks[0].done()):
-            raise cancelled or Closed(f"{self._name} was closed meanwhile")
+        ended = bool(tasks) and tasks[0].done() and not tasks[0].cancelled()
         if cancelled is not None:
-            if not tasks[0].cancelled():
+            if ended:
                 tasks[0].exception()  # has been seen
             raise cancelled
-        if tasks[0].cancelled():
+        if not ended:
             raise Closed(f"cancelled, as when {self._name} is closed meanwhile")
         return tasks[0].result()
 

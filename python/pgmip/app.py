@@ -45,7 +45,7 @@ from ._running import Running
 from ._sessions import Late, Sessions
 from ._text import described
 from ._tx import Handler, Tx
-from .decision import Entry, State, Winner, explain
+from .decision import Winner, explain
 from .exceptions import Cancelled, KeyReused, SubmitError, Unknown
 from .logs import Logs
 from .observe import Hook, Hooked, Observer, Phase, PhaseName, Step, StepName
@@ -408,12 +408,13 @@ class App:
             self._sessions.done(session, late)
 
     async def _finish_late(self, late: Late, deadline: Deadline) -> None:
-        phase = self._operation("settle", late.xid)
         if not deadline.left:
             raise TimeoutError("the deadline has passed")
-        mipts, _ = await Asking(self._pools, deadline, phase).read(late.sites)
-        if not all(mipt is not None and _is_over(mipt) for mipt in mipts.values()):
-            await self._settle(phase, late.sites, cancel=False, deadline=deadline.left)
+        with self._operation("settle", late.xid) as phase, _no_surprise(late.xid, ValueError):
+            found = await self._find(phase, late.sites, deadline)
+            # What is decided is prepared at a site, or committed there, or was, and is forgotten.
+            if any(one.is_in_doubt or None in one.mipts.values() for one in found):
+                await self._settle_found(phase, found, cancel=False, deadline=deadline)
 
     async def _settle(
         self, phase: Phase, sites: tuple[str, ...] | None, *, run: bool = False, cancel: bool = True,
@@ -422,12 +423,17 @@ class App:
         end = self._deadline(deadline)
         with phase, _no_surprise(phase.xid, ValueError):
             found = await self._find(phase, sites, end)
-            if not found:
-                return None
-            if len(found) > 1:
-                return await self._settle_several(phase, found, run=run, cancel=cancel, deadline=end)
-            self._check_known(phase.xid, found[0])
-            return await self._settle_one(phase, found[0], run=run, cancel=cancel, deadline=end)
+            return await self._settle_found(phase, found, run=run, cancel=cancel, deadline=end)
+
+    async def _settle_found(
+        self, phase: Phase, found: Sequence[Found], *, run: bool = False, cancel: bool, deadline: Deadline
+    ) -> Resolution | None:
+        if not found:
+            return None
+        if len(found) > 1:
+            return await self._settle_several(phase, found, run=run, cancel=cancel, deadline=deadline)
+        self._check_known(phase.xid, found[0])
+        return await self._settle_one(phase, found[0], run=run, cancel=cancel, deadline=deadline)
 
     async def _settle_several(
         self, phase: Phase, found: Sequence[Found], *, run: bool, cancel: bool, deadline: Deadline
@@ -584,11 +590,6 @@ def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
         if isinstance(error, (SubmitError, *foreseen)):
             raise
         raise Unknown(f"something unexpected has happened: {described(error)}", xid=xid) from error
-
-
-def _is_over(mipt: Sequence[Entry]) -> bool:
-    """Whether a decided request is committed at this site; or has been so, and is forgotten."""
-    return not mipt or any(entry.state is State.COMMITTED for entry in mipt)
 
 
 def _no_handler(found: Found) -> str:
