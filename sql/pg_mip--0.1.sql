@@ -277,6 +277,74 @@ CREATE FUNCTION mip.relation_checksum(relation regclass) RETURNS text
 COMMENT ON FUNCTION mip.relation_checksum(regclass) IS
 	'the number of rows of a table, or of all its partitions, and a checksum, whatever their order';
 
+-- A replicated site: this database as one of its replicas. What is known of it is known
+-- of this copy only, so it is neither dumped nor sent to subscribers.
+CREATE TABLE mip.applied (
+	position bigint PRIMARY KEY,
+	certified boolean NOT NULL,
+	history bigint NOT NULL
+) USING heap;
+COMMENT ON TABLE mip.applied IS
+	'positions of the log that have been applied here, those that its window has; certified: or have they been refused?';
+CREATE TABLE mip.log (
+	window_positions bigint NOT NULL,
+	window_keys bigint NOT NULL,
+	system_identifier bigint NOT NULL
+) USING heap;
+COMMENT ON TABLE mip.log IS 'the settings of the log that this database follows';
+ALTER TABLE mip.applied REPLICA IDENTITY NOTHING;
+ALTER TABLE mip.log REPLICA IDENTITY NOTHING;
+CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON mip.applied
+	FOR EACH ROW EXECUTE FUNCTION mip.ignore_replicated();
+ALTER TABLE mip.applied ENABLE REPLICA TRIGGER ignore_replicated;
+CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON mip.log
+	FOR EACH ROW EXECUTE FUNCTION mip.ignore_replicated();
+ALTER TABLE mip.log ENABLE REPLICA TRIGGER ignore_replicated;
+
+CREATE FUNCTION mip.replica_settings(positions integer DEFAULT 100000) RETURNS bytea
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_settings';
+COMMENT ON FUNCTION mip.replica_settings(integer) IS
+	'the message that a new log begins with: so many positions are remembered';
+REVOKE ALL ON FUNCTION mip.replica_settings(integer) FROM PUBLIC;
+
+CREATE FUNCTION mip.replica_start(OUT member text, OUT applied bigint, OUT read_after bigint)
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_start';
+COMMENT ON FUNCTION mip.replica_start() IS
+	'makes this session the one that applies the log, which is to be read behind read_after';
+REVOKE ALL ON FUNCTION mip.replica_start() FROM PUBLIC;
+
+CREATE FUNCTION mip.replica_receive("position" bigint, message bytea) RETURNS text
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_receive';
+COMMENT ON FUNCTION mip.replica_receive(bigint, bytea) IS
+	'the next message of the log, in a transaction of its own; returns what has become of it';
+REVOKE ALL ON FUNCTION mip.replica_receive(bigint, bytea) FROM PUBLIC;
+
+CREATE FUNCTION mip.replica_take(max_bytes bigint DEFAULT 1048576, timeout_ms integer DEFAULT 1000,
+		OUT id uuid, OUT message bytea) RETURNS SETOF record
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_take';
+COMMENT ON FUNCTION mip.replica_take(bigint, integer) IS
+	'messages of transactions that are at their COMMIT here, to be appended to the log';
+REVOKE ALL ON FUNCTION mip.replica_take(bigint, integer) FROM PUBLIC;
+
+CREATE FUNCTION mip.wait_for("position" bigint) RETURNS void
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_wait_for';
+COMMENT ON FUNCTION mip.wait_for(bigint) IS 'waits until this position of the log has been applied here';
+
+CREATE FUNCTION mip.last_position() RETURNS bigint
+	LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'mip_last_position_sql';
+COMMENT ON FUNCTION mip.last_position() IS
+	'the position in the log of what this session has committed last';
+
+CREATE FUNCTION mip.replication_state(OUT member text, OUT applied bigint, OUT history bigint,
+	OUT applier integer, OUT waiting integer, OUT committed bigint, OUT applied_here bigint,
+	OUT refused bigint, OUT ended bigint)
+	LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'mip_replication_state';
+COMMENT ON FUNCTION mip.replication_state() IS 'behind the view mip.replication';
+
+CREATE VIEW mip.replication AS SELECT * FROM mip.replication_state() WHERE member IS NOT NULL;
+COMMENT ON VIEW mip.replication IS
+	'this replica of a site: how far it is, who applies the log, and what has happened since the server started';
+
 -- Not an error: a dump has to be restorable before the server's settings are made.
 DO $$
 DECLARE
@@ -290,5 +358,5 @@ END $$;
 
 -- Functions check ownership of families and tables themselves.
 GRANT USAGE ON SCHEMA mip TO PUBLIC;
-GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats TO PUBLIC;
+GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats, mip.replication TO PUBLIC;
 GRANT SELECT ON SEQUENCE mip.horizon TO PUBLIC;

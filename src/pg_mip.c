@@ -24,6 +24,11 @@
 #include "family/telling.h"
 #include "mipt/durable.h"
 #include "mipt/horizon.h"
+#include "replication/member.h"
+#include "replication/publish.h"
+#include "replication/receive.h"
+#include "replication/refusals.h"
+#include "replication/way.h"
 #include "tableam/capture.h"
 #include "tableam/predicate.h"
 #include "transam/across.h"
@@ -52,6 +57,7 @@ shmem_request(void)
 	mip_stats_shmem_request();
 	mip_predicate_shmem_request();
 	mip_across_shmem_request();
+	mip_member_shmem_request();
 }
 
 static void
@@ -67,6 +73,7 @@ shmem_startup(void)
 	mip_stats_shmem_startup();
 	mip_predicate_shmem_startup();
 	mip_across_shmem_startup();
+	mip_member_shmem_startup();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -86,6 +93,7 @@ _PG_init(void)
 	mip_capture_init();
 	mip_stop_init();
 	mip_xid_init();
+	mip_member_init();
 	MarkGUCPrefixReserved("mip");
 
 	prev_shmem_request = shmem_request_hook;
@@ -94,6 +102,11 @@ _PG_init(void)
 	shmem_startup_hook = shmem_startup;
 
 	mip_wal_register();
+	/* callbacks registered first come last: what there is to publish is there */
+	mip_receive_init();
+	mip_publish_init();
+	mip_way_init();
+	mip_refusals_init();
 	mip_ending_init();
 	mip_telling_init();
 	mip_guard_init();

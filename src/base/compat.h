@@ -113,6 +113,21 @@ typedef RelFileNode MipFileLocator;
 #define mip_same_vxid(a, b) ((a)->backend == (b)->backend && (a)->lxid == (b)->lxid)
 #endif
 
+/* A process's number, by which GetPGProcByNumber finds it */
+#if PG_VERSION_NUM >= 170000
+#define mip_proc_number(proc) GetNumberFromPGProc(proc)
+#else
+#define mip_proc_number(proc) ((proc)->pgprocno)
+#endif
+
+/* The transaction that has an entry of the lock table */
+#if PG_VERSION_NUM >= 170000
+#define mip_entry_vxid(entry) ((entry)->vxid)
+#else
+#define mip_entry_vxid(entry) \
+	((VirtualTransactionId) {.backendId = (entry)->backend, .localTransactionId = (entry)->lxid})
+#endif
+
 #if PG_VERSION_NUM < 160000
 #define list_member_xid(list, xid) list_member_oid(list, xid)
 #define lappend_xid(list, xid) lappend_oid(list, xid)

@@ -49,4 +49,7 @@
 #define ERRCODE_MIP_REWRITTEN	MAKE_SQLSTATE('M','P','0','2','2')
 #define ERRCODE_MIP_ROLLED_BACK	MAKE_SQLSTATE('M','P','0','2','3')
 
+/* And of replicated sites: this replica, or its log, is not what the others have */
+#define ERRCODE_MIP_DIVERGED	MAKE_SQLSTATE('M','P','0','3','0')
+
 #endif							/* MIP_H */

@@ -37,6 +37,7 @@
 #include "base/mip.h"
 #include "base/preload.h"
 #include "family/current.h"
+#include "replication/refusals.h"
 #include "tableam/capture.h"
 
 PG_FUNCTION_INFO_V1(mip_enable);
@@ -192,6 +193,7 @@ static void
 check_may_call(const char *function)
 {
 	mip_require_preload();
+	mip_replica_refuse_function(function);
 	PreventCommandIfReadOnly(function);
 	if (mip_in_transaction())
 		ereport(ERROR,

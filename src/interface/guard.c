@@ -30,6 +30,7 @@
 #include "family/current.h"
 #include "family/eviction.h"
 #include "family/family_lock.h"
+#include "replication/refusals.h"
 #include "tableam/index_only.h"
 #include "tableam/lost_reads.h"
 #include "tableam/pivot.h"
@@ -215,8 +216,12 @@ mip_ExecutorStart(QueryDesc *desc, int eflags)
 
 	check_may_execute();
 	mip_across_follow();
-	if (mip_in_transaction() && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
-		mip_check_written_tables(desc->plannedstmt);
+	if (!(eflags & EXEC_FLAG_EXPLAIN_ONLY))
+	{
+		if (mip_in_transaction())
+			mip_check_written_tables(desc->plannedstmt);
+		mip_replica_check_plan(desc->plannedstmt);
+	}
 	mip_scan_table_too(desc);
 
 	/*
@@ -312,6 +317,7 @@ mip_ExecutorFinish(QueryDesc *desc)
 			standard_ExecutorFinish(desc);
 		if (mip_in_transaction())
 			mip_check_routed_tables(desc->estate);
+		mip_replica_check_routed(desc->estate);
 		check_locks(MIP_QUERY_DEPTH);
 	}
 	PG_CATCH();
@@ -384,6 +390,7 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		check_may_execute();
 		mip_check_utility(stmt);
 	}
+	mip_replica_check_utility(stmt);
 	if (IsA(stmt, ExecuteStmt))
 		mip_statement.execute_portal = ActivePortal;
 	if (!IsA(stmt, TransactionStmt))

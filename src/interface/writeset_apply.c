@@ -14,6 +14,7 @@
 
 #include "base/preload.h"
 #include "family/current.h"
+#include "replication/refusals.h"
 #include "tableam/lost_reads.h"
 #include "writeset/apply.h"
 #include "writeset/input.h"
@@ -37,7 +38,7 @@ apply(const MipwSet *set)
 
 	PG_TRY();
 	{
-		applied = mip_apply(set, check_table);
+		applied = mip_apply(set, check_table, true);
 	}
 	PG_CATCH();
 	{
@@ -52,6 +53,7 @@ Datum
 mip_writeset_apply(PG_FUNCTION_ARGS)
 {
 	mip_require_preload();
+	mip_replica_refuse_function("mip.writeset_apply");
 	PreventCommandIfReadOnly("mip.writeset_apply()");
 	PreventCommandIfParallelMode("mip.writeset_apply()");
 	PG_RETURN_INT64(apply(mip_writeset_open(PG_GETARG_BYTEA_PP(0))));

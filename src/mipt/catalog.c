@@ -51,6 +51,9 @@ mipt_relid(MiptRelation which)
 		[MIPT_TIMELESS] = "mipt_timeless",
 		[MIPT_LINKED] = "mipt_linked",
 		[MIPT_HORIZON] = "horizon",
+		[MIP_APPLIED] = "applied",
+		[MIP_APPLIED_PKEY] = "applied_pkey",
+		[MIP_LOG] = "log",
 	};
 	static bool registered = false;
 

@@ -15,6 +15,9 @@ typedef enum MiptRelation
 	MIPT_TIMELESS,
 	MIPT_LINKED,
 	MIPT_HORIZON,
+	MIP_APPLIED,
+	MIP_APPLIED_PKEY,
+	MIP_LOG,
 	MIPT_RELATIONS
 } MiptRelation;
 

@@ -57,6 +57,14 @@ static int	paused;
 /* Tables that are truncated by a writeset that is applied */
 static const List *truncated_by_writeset;
 
+static bool
+never(void)
+{
+	return false;
+}
+
+static bool (*captured_anyway) (void) = never;
+
 static TableAmRoutine inner;
 
 static bool
@@ -73,7 +81,7 @@ is_captured(Relation rel)
 	if (paused || !can_be_captured(rel))
 		return false;
 	if (transaction == UNDECIDED)
-		transaction = capture_writeset ? CAPTURED : NOT_CAPTURED;
+		transaction = captured_anyway() || capture_writeset ? CAPTURED : NOT_CAPTURED;
 	return transaction == CAPTURED;
 }
 
@@ -322,6 +330,12 @@ mip_capture_opt_in(Relation rel)
 }
 
 /* ---- the transaction ---- */
+
+void
+mip_capture_if(bool (*anyway) (void))
+{
+	captured_anyway = anyway;
+}
 
 bool
 mip_captures(void)

@@ -17,6 +17,9 @@ extern void mip_capture_init(void);
 /* Installs its wrappers over all others: what they see is done. */
 extern void mip_tableam_capture(TableAmRoutine *routine);
 
+/* `anyway` is asked at a transaction's first change: is it captured, whatever the setting? */
+extern void mip_capture_if(bool (*anyway) (void));
+
 /* Are the changes of this transaction captured, those that are still to come included? */
 extern bool mip_captures(void);
 

@@ -331,13 +331,14 @@ apply_truncations(MipApply *apply, MipwCursor *cursor, MipwChange *change)
 /* ---- all of it ---- */
 
 static void
-begin(MipApply *apply, const MipwSet *set, void (*check_table) (Relation rel))
+begin(MipApply *apply, const MipwSet *set, void (*check_table) (Relation rel), bool fires)
 {
 	MemoryContext before;
 
 	memset(apply, 0, sizeof(MipApply));
 	apply->set = set;
 	apply->check_table = check_table;
+	apply->fires = fires;
 	dlist_init(&apply->batches);
 	apply->estate = CreateExecutorState();
 	before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
@@ -381,7 +382,7 @@ add_context(void *arg)
 }
 
 int64
-mip_apply(const MipwSet *set, void (*check_table) (Relation rel))
+mip_apply(const MipwSet *set, void (*check_table) (Relation rel), bool fires)
 {
 	MipApply	apply;
 	MipwCursor	cursor = mipw_changes(set);
@@ -389,7 +390,7 @@ mip_apply(const MipwSet *set, void (*check_table) (Relation rel))
 	ErrorContextCallback context = {error_context_stack, add_context, &apply};
 	int64		count = 0;
 
-	begin(&apply, set, check_table);
+	begin(&apply, set, check_table, fires);
 	error_context_stack = &context;
 	while (mipw_next(&cursor, &change))
 	{

@@ -14,8 +14,9 @@
 
 /*
  * Makes all its changes, or errors out; returns how many there were. `check_table`
- * errors out where this transaction must not write to a table.
+ * errors out where this transaction must not write to a table. `fires`: triggers of rows
+ * that fire at replicas do.
  */
-extern int64 mip_apply(const MipwSet *set, void (*check_table) (Relation rel));
+extern int64 mip_apply(const MipwSet *set, void (*check_table) (Relation rel), bool fires);
 
 #endif							/* MIP_APPLY_H */

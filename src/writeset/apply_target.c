@@ -507,7 +507,10 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	map_columns(apply, target);
 	target->info = makeNode(ResultRelInfo);
 	enter_range_table(apply, target);
-	mip_choose_triggers(target->info);
+	if (apply->fires)
+		mip_choose_triggers(target->info);
+	else
+		target->info->ri_TrigDesc = NULL;
 	target->wanted = MakeSingleTupleTableSlot(RelationGetDescr(target->rel), &TTSOpsVirtual);
 	target->found = table_slot_create(target->rel, NULL);
 	target->other = table_slot_create(target->rel, NULL);

@@ -90,6 +90,7 @@ typedef struct MipApply
 {
 	const MipwSet *set;
 	void		(*check_table) (Relation rel);	/* may it be written to? */
+	bool		fires;			/* triggers of rows */
 	EState	   *estate;
 	EPQState	epq;			/* not used: rows are locked before triggers
 								 * look at them */

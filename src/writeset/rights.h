@@ -17,4 +17,7 @@
  */
 extern void mip_check_may_read(Relation rel, bool changes);
 
+/* Until it is called again nobody is asked for rights: the server itself reads. */
+extern void mip_rights_waive(bool waive);
+
 #endif							/* MIP_WRITESET_RIGHTS_H */

@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * replication_functions.c
+ *	  SQL functions of a replicated site.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/uuid.h"
+
+#include "base/preload.h"
+#include "replication/member.h"
+#include "replication/message.h"
+#include "replication/positions.h"
+#include "replication/publish.h"
+#include "replication/receive.h"
+#include "replication/take.h"
+
+/*
+ * Keys that are remembered at most: about 40 bytes each. One transaction may have no more
+ * than there is room for in a message.
+ */
+#define KEYS_REMEMBERED		(16 * 1024 * 1024)
+
+PG_FUNCTION_INFO_V1(mip_replica_settings);
+PG_FUNCTION_INFO_V1(mip_replica_start);
+PG_FUNCTION_INFO_V1(mip_replica_receive);
+PG_FUNCTION_INFO_V1(mip_replica_take);
+PG_FUNCTION_INFO_V1(mip_wait_for);
+PG_FUNCTION_INFO_V1(mip_last_position_sql);
+PG_FUNCTION_INFO_V1(mip_replication_state);
+
+static void
+require_replicated(void)
+{
+	mip_require_preload();
+	if (!mip_is_replicated())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this database is not replicated"),
+				 errhint("Set mip.replicated_database, and mip.member, and restart the server.")));
+}
+
+static Datum
+row_of(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+/* ---- the agent's ---- */
+
+Datum
+mip_replica_settings(PG_FUNCTION_ARGS)
+{
+	MipLogSettings settings = {PG_GETARG_INT32(0), KEYS_REMEMBERED, GetSystemIdentifier()};
+	MipMessageId id;
+
+	require_replicated();
+	if (PG_GETARG_INT32(0) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("window must be positive, not %d", PG_GETARG_INT32(0))));
+	if (!pg_strong_random(&id, sizeof(id)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random numbers")));
+	PG_RETURN_BYTEA_P(mip_settings_message(&settings, id, pstrdup(mip_member_name())));
+}
+
+Datum
+mip_replica_start(PG_FUNCTION_ARGS)
+{
+	MipStart	start;
+	bool		nulls[3] = {false};
+	Datum		values[3];
+
+	require_replicated();
+	start = mip_receive_start();
+	values[0] = CStringGetTextDatum(mip_member_name());
+	values[1] = Int64GetDatum(start.applied);
+	values[2] = Int64GetDatum(start.read_after);
+	PG_RETURN_DATUM(row_of(fcinfo, values, nulls));
+}
+
+Datum
+mip_replica_receive(PG_FUNCTION_ARGS)
+{
+	require_replicated();
+	PG_RETURN_TEXT_P(cstring_to_text(mip_receive(PG_GETARG_INT64(0), PG_GETARG_BYTEA_PP(1))));
+}
+
+static void
+put_message(const MipMessageId *id, bytea *message, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	pg_uuid_t	uuid;
+	Datum		values[2] = {UUIDPGetDatum(&uuid), PointerGetDatum(message)};
+	bool		nulls[2] = {false};
+
+	memcpy(uuid.data, id, sizeof(uuid.data));
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+Datum
+mip_replica_take(PG_FUNCTION_ARGS)
+{
+	require_replicated();
+	InitMaterializedSRF(fcinfo, 0);
+	mip_take(PG_GETARG_INT64(0), PG_GETARG_INT32(1), put_message, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/* ---- everybody's ---- */
+
+Datum
+mip_wait_for(PG_FUNCTION_ARGS)
+{
+	require_replicated();
+	mip_wait_for_position(PG_GETARG_INT64(0));
+	PG_RETURN_VOID();
+}
+
+Datum
+mip_last_position_sql(PG_FUNCTION_ARGS)
+{
+	mip_require_preload();
+	if (mip_last_position() == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(mip_last_position());
+}
+
+static int
+count_waiting(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < mip_member->ncommits; i++)
+		n += mip_member->commits[i].state != MIP_COMMIT_NONE;
+	return n;
+}
+
+Datum
+mip_replication_state(PG_FUNCTION_ARGS)
+{
+	Datum		values[9];
+	bool		nulls[9] = {false};
+
+	mip_require_preload();
+	if (!mip_is_replicated())
+	{
+		memset(nulls, true, sizeof(nulls));
+		PG_RETURN_DATUM(row_of(fcinfo, values, nulls));
+	}
+	mip_positions_load();
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	values[1] = Int64GetDatum(mip_member->applied);
+	values[2] = Int64GetDatum(mip_member->history);
+	values[3] = Int32GetDatum(mip_member->applier);
+	nulls[3] = mip_member->applier == 0;
+	values[4] = Int32GetDatum(count_waiting());
+	for (int i = 0; i < MIP_REPLICATION_COUNTERS; i++)
+		values[5 + i] = Int64GetDatum(mip_member->counters[i]);
+	LWLockRelease(mip_member->lock);
+	values[0] = CStringGetTextDatum(mip_member_name());
+	PG_RETURN_DATUM(row_of(fcinfo, values, nulls));
+}

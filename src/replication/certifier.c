@@ -1,0 +1,174 @@
+/*-------------------------------------------------------------------------
+ *
+ * certifier.c
+ *	  Which transactions of a replicated site stay: a function of the log.
+ *
+ * A transaction stays unless one before it in the log, which stays and which it does not
+ * know of, has a key in common with it, in modes that go not together (keys.h). What it
+ * knows of are the positions up to its snapshot: with what was applied at its member
+ * before, while it ran, its row locks have kept it apart. But not with references:
+ * no locks are taken where they are applied, so that somebody may remove a row that has
+ * just been referred to. So what claims or removes a key knows of references to
+ * it only up to its transaction's first change.
+ *
+ * A message's id is one of its keys: should it come twice it is refused the second time.
+ *
+ * Of each key the last position is kept at which it came in each mode. Of the log that is
+ * remembered so much as its settings say, in positions and in keys; a transaction
+ * that knows of less is refused, whatever it has done. So the verdict depends on
+ * that part of the log alone, and whoever has read it comes to the same one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "replication/certifier.h"
+
+typedef struct KeyEntry
+{
+	uint64		hash;
+	uint64		last[MIPW_K];	/* by mode - 1: the position, or 0 */
+	char		status;
+} KeyEntry;
+
+#define SH_PREFIX		keys
+#define SH_ELEMENT_TYPE	KeyEntry
+#define SH_KEY_TYPE		uint64
+#define SH_KEY			hash
+#define SH_HASH_KEY(tb, key) ((uint32) ((key) ^ (key) >> 32))	/* a hash itself */
+#define SH_EQUAL(tb, a, b) ((a) == (b))
+#define SH_SCOPE		static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+struct MipCertifier
+{
+	MipLogSettings settings;
+	uint64		position;		/* decided last */
+	uint64		floor;			/* what is remembered is behind it */
+	uint64		nkeys;			/* that came behind the floor */
+	uint32	   *counts;			/* of keys, of the positions behind the floor,
+								 * in a ring of `window` */
+	uint64		swept;			/* the floor when those below it were removed */
+	keys_hash  *keys;
+};
+
+MipCertifier *
+mip_certifier_create(const MipLogSettings *settings, uint64 behind)
+{
+	MipCertifier *certifier = palloc0(sizeof(MipCertifier));
+
+	certifier->settings = *settings;
+	certifier->position = certifier->floor = certifier->swept = behind;
+	certifier->counts = palloc_extended(settings->window * sizeof(uint32), MCXT_ALLOC_HUGE);
+	certifier->keys = keys_create(CurrentMemoryContext, 1024, NULL);
+	return certifier;
+}
+
+/* Has somebody whom this one does not know of had the key in such a mode? */
+static bool
+meets(const KeyEntry *entry, uint8 mode, const MipMessage *message)
+{
+	for (uint8 other = MIPW_R; other <= MIPW_K; other++)
+	{
+		uint64		knows = other == MIPW_R ? message->first : message->snapshot;
+
+		if (MIPW_CONFLICT(mode, other) && entry->last[other - 1] > knows)
+			return true;
+	}
+	return false;
+}
+
+static uint64
+key_of_id(const MipMessageId *id)
+{
+	return mipw_fnv(MIPW_FNV, id, sizeof(MipMessageId));
+}
+
+static bool
+is_free(const MipCertifier *certifier, uint64 hash, uint8 mode, const MipMessage *message)
+{
+	const KeyEntry *entry = keys_lookup(certifier->keys, hash);
+
+	return entry == NULL || !meets(entry, mode, message);
+}
+
+bool
+mip_certify(const MipCertifier *certifier, const MipMessage *message, const MipwSet *set)
+{
+	if (message->first < certifier->floor)
+		return false;
+	if (!is_free(certifier, key_of_id(&message->id), MIPW_K, message))
+		return false;
+	for (uint32 i = 0; i < set->nkeys; i++)
+	{
+		if (!is_free(certifier, mipw_hash(set, i), set->modes[i], message))
+			return false;
+	}
+	return true;
+}
+
+static uint32 *
+count_of(MipCertifier *certifier, uint64 position)
+{
+	return &certifier->counts[position % certifier->settings.window];
+}
+
+/* The position that is about to be added needs room in the ring. */
+static void
+raise_floor(MipCertifier *certifier, uint64 nkeys)
+{
+	const MipLogSettings *settings = &certifier->settings;
+
+	while (certifier->floor < certifier->position &&
+		   (certifier->position - certifier->floor >= settings->window ||
+			certifier->nkeys + nkeys > settings->keys))
+		certifier->nkeys -= *count_of(certifier, ++certifier->floor);
+}
+
+/* Now and then: so much for each position as for one that is added */
+static void
+sweep(MipCertifier *certifier)
+{
+	keys_iterator iterator;
+	KeyEntry   *entry;
+
+	if (certifier->keys->members < 1024 || certifier->keys->members < 2 * certifier->nkeys)
+		return;
+	keys_start_iterate(certifier->keys, &iterator);
+	while ((entry = keys_iterate(certifier->keys, &iterator)) != NULL)
+	{
+		if (Max(Max(entry->last[0], entry->last[1]), entry->last[2]) <= certifier->floor)
+			keys_delete_item(certifier->keys, entry);
+	}
+}
+
+/* It came at the position that is being added. */
+static void
+note(MipCertifier *certifier, uint64 hash, uint8 mode)
+{
+	bool		found;
+	KeyEntry   *entry = keys_insert(certifier->keys, hash, &found);
+
+	if (!found)
+		memset(entry->last, 0, sizeof(entry->last));
+	entry->last[mode - 1] = certifier->position;
+}
+
+void
+mip_certifier_add(MipCertifier *certifier, const MipMessage *message, const MipwSet *set)
+{
+	uint32		nkeys = set ? set->nkeys + 1 : 0;
+
+	raise_floor(certifier, nkeys);
+	sweep(certifier);
+	certifier->position++;
+	certifier->nkeys += nkeys;
+	*count_of(certifier, certifier->position) = nkeys;
+	if (set == NULL)
+		return;
+	note(certifier, key_of_id(&message->id), MIPW_K);
+	for (uint32 i = 0; i < set->nkeys; i++)
+		note(certifier, mipw_hash(set, i), set->modes[i]);
+}

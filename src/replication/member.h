@@ -1,0 +1,109 @@
+/*-------------------------------------------------------------------------
+ *
+ * member.h
+ *	  This server as a member of a replicated site: what its processes share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_REPLICATION_MEMBER_H
+#define MIP_REPLICATION_MEMBER_H
+
+#include "storage/condition_variable.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/dsa.h"
+
+#include "replication/message.h"
+
+/* A transaction at its COMMIT. What is certified stays so until it has ended. */
+typedef enum MipCommitState
+{
+	MIP_COMMIT_NONE,
+	MIP_COMMIT_QUEUED,			/* nobody else knows of it yet */
+	MIP_COMMIT_TAKEN,			/* it may be in the log, or get there */
+	MIP_COMMIT_CERTIFIED,		/* it is to commit now */
+	MIP_COMMIT_REFUSED,			/* it is not to */
+	MIP_COMMIT_IN_THE_WAY		/* ... and may be certified all the same */
+} MipCommitState;
+
+/* Of one process, by its number */
+typedef struct MipCommit
+{
+	MipCommitState state;
+	MipMessageId id;
+	uint64		order;			/* in which they came */
+	uint64		taker;			/* who has taken it */
+	dsa_pointer message;		/* while it is QUEUED or TAKEN */
+	Size		length;
+	uint64		position;		/* if CERTIFIED */
+	uint64		history;
+} MipCommit;
+
+typedef enum MipReplicationCounter
+{
+	MIP_REPLICATION_COMMITTED,	/* of this member */
+	MIP_REPLICATION_APPLIED,	/* of others, or of sessions that have gone */
+	MIP_REPLICATION_REFUSED,	/* of anybody */
+	MIP_REPLICATION_ENDED,		/* local transactions that were in the way */
+	MIP_REPLICATION_COUNTERS
+} MipReplicationCounter;
+
+/* All under `lock`, but for what waits. */
+typedef struct MipMember
+{
+	LWLock	   *lock;
+	bool		loaded;			/* what follows is known */
+	uint64		applied;		/* the position up to which all is here */
+	uint64		history;		/* there */
+	int			applier;		/* its process, or 0 */
+	dsa_pointer applying;		/* the writeset that it applies, if it does */
+	Size		applying_length;
+	Latch	   *watcher;		/* of who ends what is in the way, or NULL */
+	uint64		takers;			/* sessions that have taken messages */
+	uint64		queued;
+	MipMessageId start;			/* drawn by chance: the ids' first half */
+	uint64		counters[MIP_REPLICATION_COUNTERS];
+	ConditionVariable advanced; /* `applied`, or a commit that has been given
+								 * up */
+	ConditionVariable arrived;	/* a message to be taken */
+	int			ncommits;
+	MipCommit	commits[FLEXIBLE_ARRAY_MEMBER];
+} MipMember;
+
+extern MipMember *mip_member;
+
+extern void mip_member_init(void);
+extern void mip_member_shmem_request(void);
+extern void mip_member_shmem_startup(void);
+
+/* Is this the replicated database of this server? The extension may not be there. */
+extern bool mip_is_replicated(void);
+
+/*
+ * Is what this transaction changes published when it commits? Not if it applies what others
+ * have done, until it ends.
+ */
+extern bool mip_publishes(void);
+extern void mip_set_publishes(bool publishes);
+
+/* Is one of this server replicated? */
+extern bool mip_member_is_configured(void);
+
+/* This member's name */
+extern const char *mip_member_name(void);
+
+/* Memory of all processes for messages */
+extern dsa_area *mip_member_memory(void);
+
+/* Of this process */
+extern MipCommit *mip_my_commit(void);
+extern PGPROC *mip_commit_proc(const MipCommit *commit);
+
+/* Frees its message, if it has one; the caller has the lock exclusively. */
+extern void mip_commit_set(MipCommit *commit, MipCommitState state);
+
+/* A position is here: the caller has committed it; `own`: it was this commit. */
+extern void mip_member_advance(uint64 position, uint64 history, MipReplicationCounter what,
+							   MipCommit *own);
+
+#endif							/* MIP_REPLICATION_MEMBER_H */

@@ -1,0 +1,174 @@
+/*-------------------------------------------------------------------------
+ *
+ * message.c
+ *	  What replicas tell each other: a message of the log, as bytes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "port/pg_crc32c.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "replication/message.h"
+#include "writeset/format.h"
+
+#define MAGIC		"MIPR"
+#define VERSION		1
+#define HEADER		56
+#define TRAILER		4
+#define SETTINGS	24
+
+static uint64
+get_number(const uint8 *from, int width)
+{
+	uint64		value = 0;
+
+	for (int i = width - 1; i >= 0; i--)
+		value = value << 8 | from[i];
+	return value;
+}
+
+/* ---- writing ---- */
+
+Size
+mip_message_size(const MipMessage *message)
+{
+	return HEADER + strlen(message->member) + message->length + TRAILER;
+}
+
+static uint32
+checksum(const uint8 *bytes, Size length)
+{
+	pg_crc32c	crc;
+
+	INIT_CRC32C(crc);
+	COMP_CRC32C(crc, bytes, length);
+	FIN_CRC32C(crc);
+	return crc;
+}
+
+void
+mip_message_write(const MipMessage *message, uint8 *bytes)
+{
+	Size		size = mip_message_size(message);
+	Size		member = strlen(message->member);
+
+	memcpy(bytes, MAGIC, 4);
+	bytes[4] = VERSION;
+	bytes[5] = message->kind;
+	mipw_put_number(bytes + 6, member, 2);
+	memcpy(bytes + 8, &message->id, 16);
+	mipw_put_number(bytes + 24, message->snapshot, 8);
+	mipw_put_number(bytes + 32, message->first, 8);
+	mipw_put_number(bytes + 40, message->history, 8);
+	mipw_put_number(bytes + 48, size, 8);
+	memcpy(bytes + HEADER, message->member, member);
+	memcpy(bytes + HEADER + member, message->body, message->length);
+	mipw_put_number(bytes + size - TRAILER, checksum(bytes, size - TRAILER), TRAILER);
+}
+
+bytea *
+mip_message_encode(const MipMessage *message)
+{
+	Size		size = mip_message_size(message);
+	bytea	   *result = palloc(VARHDRSZ + size);
+
+	SET_VARSIZE(result, VARHDRSZ + size);
+	mip_message_write(message, (uint8 *) VARDATA(result));
+	return result;
+}
+
+bytea *
+mip_settings_message(const MipLogSettings *settings, MipMessageId id, char *member)
+{
+	uint8		body[SETTINGS];
+	MipMessage	message = {
+		.kind = MIP_MESSAGE_SETTINGS,.id = id,.member = member,
+		.body = body,.length = SETTINGS
+	};
+
+	mipw_put_number(body, settings->window, 8);
+	mipw_put_number(body + 8, settings->keys, 8);
+	mipw_put_number(body + 16, settings->system, 8);
+	return mip_message_encode(&message);
+}
+
+/* ---- reading ---- */
+
+pg_noreturn static void
+refuse(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_DIVERGED),
+			 errmsg("this is not a message of a replicated site's log"),
+			 errdetail("In the given bytes: %s.", detail)));
+}
+
+MipMessage
+mip_message_of(const uint8 *bytes, Size length)
+{
+	MipMessage	message;
+	Size		member = get_number(bytes + 6, 2);
+
+	message.kind = bytes[5];
+	memcpy(&message.id, bytes + 8, 16);
+	message.snapshot = get_number(bytes + 24, 8);
+	message.first = get_number(bytes + 32, 8);
+	message.history = get_number(bytes + 40, 8);
+	message.member = pnstrdup((const char *) bytes + HEADER, member);
+	message.body = bytes + HEADER + member;
+	message.length = length - HEADER - member - TRAILER;
+	return message;
+}
+
+/* Whoever made it made no others: what is damaged is found, what is malicious is not. */
+MipMessage *
+mip_message_decode(const bytea *varlena)
+{
+	const uint8 *bytes = (const uint8 *) VARDATA_ANY(varlena);
+	Size		length = VARSIZE_ANY_EXHDR(varlena);
+	MipMessage *message = palloc(sizeof(MipMessage));
+
+	if (length < HEADER + TRAILER || memcmp(bytes, MAGIC, 4) != 0)
+		refuse("no such header");
+	if (bytes[4] != VERSION)
+		refuse("an unknown version");
+	if (get_number(bytes + 48, 8) != length || get_number(bytes + 6, 2) > length - HEADER - TRAILER)
+		refuse("another length");
+	if (get_number(bytes + length - TRAILER, TRAILER) != checksum(bytes, length - TRAILER))
+		refuse("another checksum");
+	*message = mip_message_of(bytes, length);
+	if (message->first > message->snapshot)
+		refuse("changes behind the snapshot");
+	return message;
+}
+
+MipLogSettings
+mip_message_settings(const MipMessage *message)
+{
+	MipLogSettings settings;
+
+	if (message->kind != MIP_MESSAGE_SETTINGS || message->length != SETTINGS)
+		refuse("no settings");
+	settings.window = get_number(message->body, 8);
+	settings.keys = get_number(message->body + 8, 8);
+	settings.system = get_number(message->body + 16, 8);
+	if (settings.window == 0 || settings.keys == 0)
+		refuse("settings that remember nothing");
+	return settings;
+}
+
+/* ---- history ---- */
+
+uint64
+mip_history_next(uint64 history, uint64 position, bool certified, const uint8 *bytes, Size length)
+{
+	uint8		verdict[9];
+
+	mipw_put_number(verdict, position, 8);
+	verdict[8] = certified;
+	history = mipw_fnv(history ^ MIPW_FNV, verdict, sizeof(verdict));
+	return mipw_fnv(history, bytes, length);
+}

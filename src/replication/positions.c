@@ -1,0 +1,210 @@
+/*-------------------------------------------------------------------------
+ *
+ * positions.c
+ *	  How far this replica has followed its log: mip.applied, mip.log.
+ *
+ * A position is written by the transaction that makes its changes here, be it the one that
+ * they come from, or what applies them. So whatever a crash leaves, there is a last
+ * position, with all before it, and the log goes on behind it. Nobody waits for the flush:
+ * what is lost is still in the log.
+ *
+ * Nothing of these tables goes to subscribers: they are about this database.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "executor/tuptable.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "mipt/catalog.h"
+#include "replication/member.h"
+#include "replication/positions.h"
+
+/* mip.applied */
+#define Anum_position	1
+#define Anum_certified	2
+#define Anum_history	3
+#define Natts_applied	3
+
+/* mip.log */
+#define Anum_window		1
+#define Anum_keys		2
+#define Anum_system		3
+#define Natts_log		3
+
+static MipPosition
+position_of_row(HeapTuple row, TupleDesc desc)
+{
+	MipPosition position;
+	bool		isnull;
+
+	position.position = DatumGetInt64(heap_getattr(row, Anum_position, desc, &isnull));
+	position.certified = DatumGetBool(heap_getattr(row, Anum_certified, desc, &isnull));
+	position.history = DatumGetInt64(heap_getattr(row, Anum_history, desc, &isnull));
+	return position;
+}
+
+bool
+mip_position_find(uint64 position, MipPosition *found)
+{
+	Relation	rel = table_open(mipt_relid(MIP_APPLIED), AccessShareLock);
+	Relation	index = index_open(mipt_relid(MIP_APPLIED_PKEY), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	row;
+
+	ScanKeyInit(&key, Anum_position, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(position));
+	scan = systable_beginscan_ordered(rel, index, snapshot, position == 0 ? 0 : 1, &key);
+	row = systable_getnext_ordered(scan, BackwardScanDirection);
+	if (HeapTupleIsValid(row))
+		*found = position_of_row(row, RelationGetDescr(rel));
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(row);
+}
+
+void
+mip_positions_load(void)
+{
+	MipPosition last = {0};
+	bool		loaded;
+
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	loaded = mip_member->loaded;
+	LWLockRelease(mip_member->lock);
+	if (loaded)
+		return;
+	(void) mip_position_find(0, &last);
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	/* nobody goes on from there before it is known */
+	if (!mip_member->loaded)
+	{
+		mip_member->applied = last.position;
+		mip_member->history = last.history;
+		mip_member->loaded = true;
+	}
+	LWLockRelease(mip_member->lock);
+}
+
+/* ---- writing ---- */
+
+static void
+insert_into_index(Relation rel, Relation index, TupleTableSlot *slot)
+{
+	IndexInfo  *info = BuildIndexInfo(index);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	FormIndexDatum(info, slot, NULL, values, nulls);
+	index_insert(index, values, nulls, &slot->tts_tid, rel, UNIQUE_CHECK_YES, false, info);
+	mip_index_insert_cleanup(index, info);
+	pfree(info);
+}
+
+static void
+insert(MiptRelation table, Datum *values)
+{
+	bool		nulls[Natts_applied] = {false};
+	Relation	rel = table_open(mipt_relid(table), RowExclusiveLock);
+	HeapTuple	row = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+
+	heap_insert(rel, row, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
+	ExecStoreHeapTuple(row, slot, false);
+	if (table == MIP_APPLIED)
+	{
+		Relation	index = index_open(mipt_relid(MIP_APPLIED_PKEY), RowExclusiveLock);
+
+		insert_into_index(rel, index, slot);
+		index_close(index, RowExclusiveLock);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	heap_freetuple(row);
+	table_close(rel, NoLock);
+}
+
+void
+mip_position_write(const MipPosition *position)
+{
+	Datum		values[Natts_applied] = {
+		Int64GetDatum(position->position),
+		BoolGetDatum(position->certified),
+		Int64GetDatum(position->history),
+	};
+
+	set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
+					  GUC_ACTION_LOCAL, true, 0, false);
+	insert(MIP_APPLIED, values);
+}
+
+void
+mip_positions_prune(uint64 upto)
+{
+	Relation	rel = table_open(mipt_relid(MIP_APPLIED), RowExclusiveLock);
+	Relation	index = index_open(mipt_relid(MIP_APPLIED_PKEY), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	row;
+
+	ScanKeyInit(&key, Anum_position, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(upto));
+	scan = systable_beginscan_ordered(rel, index, snapshot, 1, &key);
+	while ((row = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+		simple_heap_delete(rel, &row->t_self);
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	table_close(rel, NoLock);
+}
+
+/* ---- settings ---- */
+
+bool
+mip_log_settings(MipLogSettings *settings)
+{
+	Relation	rel = table_open(mipt_relid(MIP_LOG), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	HeapTuple	row = systable_getnext(scan);
+	bool		found = HeapTupleIsValid(row);
+	bool		isnull;
+
+	if (found)
+	{
+		TupleDesc	desc = RelationGetDescr(rel);
+
+		settings->window = DatumGetInt64(heap_getattr(row, Anum_window, desc, &isnull));
+		settings->keys = DatumGetInt64(heap_getattr(row, Anum_keys, desc, &isnull));
+		settings->system = DatumGetInt64(heap_getattr(row, Anum_system, desc, &isnull));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+void
+mip_log_write_settings(const MipLogSettings *settings)
+{
+	Datum		values[Natts_log] = {
+		Int64GetDatum(settings->window),
+		Int64GetDatum(settings->keys),
+		Int64GetDatum(settings->system),
+	};
+
+	insert(MIP_LOG, values);
+}

@@ -1,0 +1,39 @@
+/*-------------------------------------------------------------------------
+ *
+ * positions.h
+ *	  How far this replica has followed its log: mip.applied, mip.log.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_REPLICATION_POSITIONS_H
+#define MIP_REPLICATION_POSITIONS_H
+
+#include "replication/message.h"
+
+typedef struct MipPosition
+{
+	uint64		position;
+	bool		certified;
+	uint64		history;
+} MipPosition;
+
+/*
+ * What the processes share is read from the tables, if nobody has done it since the server
+ * started. In a transaction.
+ */
+extern void mip_positions_load(void);
+
+/* Is it known? It is as of the last position, if 0 is given and there is one. */
+extern bool mip_position_find(uint64 position, MipPosition *found);
+
+/* Becomes known when the transaction commits, which does not wait for the flush. */
+extern void mip_position_write(const MipPosition *position);
+
+/* Forgets those up to this one. */
+extern void mip_positions_prune(uint64 upto);
+
+/* The settings of the log, if it has been begun to follow one. */
+extern bool mip_log_settings(MipLogSettings *settings);
+extern void mip_log_write_settings(const MipLogSettings *settings);
+
+#endif							/* MIP_REPLICATION_POSITIONS_H */

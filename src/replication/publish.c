@@ -1,0 +1,382 @@
+/*-------------------------------------------------------------------------
+ *
+ * publish.c
+ *	  COMMIT at a replica: the transaction is published, and waits for its verdict.
+ *
+ * A plain COMMIT does it, of any client: before anything of it is in WAL the transaction's
+ * writeset becomes a message, which the agent takes to the log (agent.c). There it gets a
+ * position, and from it, and what is before it, every replica derives the same verdict. The
+ * transaction waits for that, with its locks. Then it commits, with its position, or is
+ * rolled back: 40001.
+ *
+ * Once the message has been taken nobody here knows whether it will be in the log. Who
+ * has to go then, since he is cancelled or ended, is rolled back, which gives his locks
+ * free, and tells his client that he does not know (08007). Should the message come
+ * it is applied as if it were somebody else's.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/procsignal.h"
+#include "utils/elog.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/wait_event.h"
+
+#include "base/compat.h"
+#include "base/mip.h"
+#include "base/stop.h"
+#include "family/current.h"
+#include "replication/member.h"
+#include "replication/message.h"
+#include "replication/positions.h"
+#include "replication/publish.h"
+#include "replication/refusals.h"
+#include "replication/way.h"
+#include "tableam/capture.h"
+#include "tableam/places.h"
+#include "writeset/extract.h"
+#include "writeset/rights.h"
+
+static uint64 first;			/* the position when it made its first change */
+static uint64 last_position;	/* of this session */
+static bool queued;				/* this transaction's message has been */
+static bool committing;			/* certified: it must not fail any more */
+static emit_log_hook_type prev_emit_log_hook;
+
+/* ---- while the transaction runs ---- */
+
+static void
+refuse_instance(void)
+{
+	if (mip_in_transaction())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a MIP transaction cannot change tables of a replicated database yet"),
+				 errhint("Use a plain transaction, or a site that is not replicated.")));
+}
+
+static void
+refuse_serializable(void)
+{
+	if (IsolationIsSerializable())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a SERIALIZABLE transaction cannot change tables of a replicated database"),
+				 errdetail("Replicas tell each other what has been written, not what has been read."),
+				 errhint("Use REPEATABLE READ, which is snapshot isolation among all replicas.")));
+}
+
+/* The first change of a mip table: is the transaction captured, whatever the setting? */
+static bool
+begins_to_change(void)
+{
+	if (!mip_publishes())
+		return false;
+	refuse_instance();
+	refuse_serializable();
+	mip_positions_load();
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	first = mip_member->applied;
+	LWLockRelease(mip_member->lock);
+	return true;
+}
+
+uint64
+mip_last_position(void)
+{
+	return last_position;
+}
+
+/* ---- publishing ---- */
+
+/* Rights to read do not matter: nothing comes back from there but to who may write it. */
+static bytea *
+extract(void)
+{
+	bytea	   *writeset;
+
+	mip_rights_waive(true);		/* an error ends the transaction: at_end */
+	writeset = mip_extract_own(0, 0);
+	mip_rights_waive(false);
+	return writeset;
+}
+
+static void
+refuse_large(Size size)
+{
+	if (size > MIP_MESSAGE_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the transaction has changed too much for a replicated database"),
+				 errdetail("Its writeset has %zu bytes; at most %d are possible.", size, MIP_MESSAGE_MAX),
+				 errhint("Use several transactions.")));
+}
+
+/* Its writeset is complete: what is applied here from now on it does not know of. */
+static MipMessage
+make_message(const bytea *writeset)
+{
+	MipMessage	message = {
+		.kind = MIP_MESSAGE_TRANSACTION,
+		.first = first,
+		.member = pstrdup(mip_member_name()),
+		.body = (const uint8 *) VARDATA_ANY(writeset),
+		.length = VARSIZE_ANY_EXHDR(writeset),
+	};
+
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	message.snapshot = mip_member->applied;
+	message.history = mip_member->history;
+	message.id.start = mip_member->start.start;
+	message.id.number = mip_member->start.number + ++mip_member->queued;
+	LWLockRelease(mip_member->lock);
+	refuse_large(mip_message_size(&message));
+	return message;
+}
+
+pg_noreturn static void
+refused(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to a concurrent update at another replica"),
+			 errhint("The transaction might succeed if retried.")));
+	pg_unreachable();
+}
+
+static void
+queue(const MipMessage *message)
+{
+	MipCommit  *mine = mip_my_commit();
+	dsa_area   *memory = mip_member_memory();
+	Size		length = mip_message_size(message);
+	dsa_pointer bytes = dsa_allocate_extended(memory, length, DSA_ALLOC_HUGE);
+
+	mip_message_write(message, dsa_get_address(memory, bytes));
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	Assert(mine->state == MIP_COMMIT_NONE);
+	if (mip_meets_applying(message))
+	{
+		dsa_free(memory, bytes);
+		LWLockRelease(mip_member->lock);
+		refused();
+	}
+	mine->id = message->id;
+	mine->order = message->id.number;
+	mine->message = bytes;
+	mine->length = length;
+	mine->state = MIP_COMMIT_QUEUED;
+	queued = true;
+	LWLockRelease(mip_member->lock);
+	ConditionVariableBroadcast(&mip_member->arrived);
+}
+
+/* ---- waiting ---- */
+
+/* What this transaction's commit is now; NONE again, unless it is to wait, or to commit. */
+static MipCommitState
+settle(bool gives_up)
+{
+	MipCommit  *mine = mip_my_commit();
+	MipCommitState state;
+
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	state = mine->state;
+	if (state != MIP_COMMIT_CERTIFIED &&
+		(gives_up || (state != MIP_COMMIT_QUEUED && state != MIP_COMMIT_TAKEN)))
+		mip_commit_set(mine, MIP_COMMIT_NONE);
+	LWLockRelease(mip_member->lock);
+	return state;
+}
+
+pg_noreturn static void
+unknown(void)
+{
+	QueryCancelPending = false;
+	ereport(ProcDiePending ? FATAL : ERROR,
+			(errcode(ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN),
+			 errmsg("it is not known whether the transaction is committed"),
+			 errdetail("It was interrupted while it waited to be ordered among those of all replicas, and will be applied if it is."),
+			 errhint("Look for what it has changed before you retry it.")));
+	pg_unreachable();
+}
+
+/* Has the transaction to go, whatever becomes of it? */
+static bool
+is_interrupted(void)
+{
+	if (ProcSignalBarrierPending)
+		ProcessProcSignalBarrier();
+	return ProcDiePending || QueryCancelPending;
+}
+
+static void
+wait_for_verdict(void)
+{
+	for (;;)
+	{
+		bool		interrupted = is_interrupted();
+
+		switch (settle(interrupted))
+		{
+			case MIP_COMMIT_CERTIFIED:
+				return;
+			case MIP_COMMIT_REFUSED:
+				refused();
+			case MIP_COMMIT_IN_THE_WAY:
+				unknown();
+			case MIP_COMMIT_QUEUED:
+				if (interrupted)
+					CHECK_FOR_INTERRUPTS(); /* says why; nothing has happened */
+				break;
+			case MIP_COMMIT_TAKEN:
+				if (interrupted)
+					unknown();
+				break;
+			case MIP_COMMIT_NONE:
+				elog(ERROR, "the commit of this transaction is lost");
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+static void
+write_position(void)
+{
+	const MipCommit *mine = mip_my_commit();
+	MipPosition position = {mine->position, true, mine->history};
+
+	mip_position_write(&position);
+}
+
+/* Everything that the transaction does is done, and nothing of it is in WAL as committed. */
+static void
+publish(void)
+{
+	bytea	   *writeset;
+	MipMessage	message;
+
+	CommandCounterIncrement();
+	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
+	writeset = extract();
+	message = make_message(writeset);
+	queue(&message);
+	mip_stop_point("queued");
+	wait_for_verdict();
+	HOLD_INTERRUPTS();
+	committing = true;
+	mip_stop_point("certified");
+	write_position();
+	PopActiveSnapshot();
+}
+
+static bool
+has_changes(void)
+{
+	return mip_captures() && mip_places_count(mip_places_mine()) > 0;
+}
+
+static void
+refuse_prepare(void)
+{
+	if (has_changes())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a transaction that has changed tables of a replicated database cannot be prepared"),
+				 errdetail("What is applied would have to wait until it is decided."),
+				 errhint("Use COMMIT.")));
+}
+
+static void
+pre_commit(void)
+{
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		mip_replica_check_locked();
+	if (has_changes())
+		publish();
+}
+
+/* ---- its end ---- */
+
+static void
+has_committed(void)
+{
+	MipCommit  *mine = mip_my_commit();
+
+	/* before its locks go: who waits for them knows of it */
+	last_position = mine->position;
+	mip_member_advance(mine->position, mine->history, MIP_REPLICATION_COMMITTED, mine);
+	RESUME_INTERRUPTS();
+}
+
+/* What applies the log takes it over, if it is in there. */
+static void
+has_failed(void)
+{
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	if (mip_my_commit()->state != MIP_COMMIT_NONE)
+		mip_commit_set(mip_my_commit(), MIP_COMMIT_NONE);
+	LWLockRelease(mip_member->lock);
+	ConditionVariableBroadcast(&mip_member->advanced);
+}
+
+static void
+at_end(bool committed)
+{
+	if (committing && committed)
+		has_committed();
+	else if (queued)
+		has_failed();
+	committing = queued = false;
+	mip_rights_waive(false);
+	mip_set_publishes(true);
+	first = 0;
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (!mip_is_replicated())
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (mip_publishes())
+				pre_commit();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			refuse_prepare();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+			at_end(event == XACT_EVENT_COMMIT);
+			break;
+		default:
+			break;
+	}
+}
+
+/* What fails behind the verdict has not undone it: the others have the transaction. */
+static void
+emit_log(ErrorData *edata)
+{
+	if (committing && edata->elevel >= ERROR)
+		edata->sqlerrcode = ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN;
+	if (prev_emit_log_hook)
+		prev_emit_log_hook(edata);
+}
+
+void
+mip_publish_init(void)
+{
+	mip_capture_if(begins_to_change);
+	RegisterXactCallback(xact_callback, NULL);
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = emit_log;
+}

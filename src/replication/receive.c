@@ -1,0 +1,531 @@
+/*-------------------------------------------------------------------------
+ *
+ * receive.c
+ *	  The log as it comes in: certifying and applying.
+ *
+ * One session does it, the applier, position by position, each in a transaction of its
+ * own; there the position is written, also that of what is refused. So a crash leaves a
+ * last position, and it goes on behind that one. The certifier is this session's
+ * memory: what it remembers is read from the log again when a session begins, with the
+ * verdicts as they have been written.
+ *
+ * What this server has published itself its own session commits, if it still waits;
+ * nothing behind it is applied before. Else it is applied as anybody's.
+ *
+ * What has come from other replicas has happened there: no triggers fire, and foreign
+ * keys are not checked (writeset/README). If it does not fit, this replica is not what
+ * the others are, and stops.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/wait_event.h"
+
+#include "base/mip.h"
+#include "base/stop.h"
+#include "mipt/catalog.h"
+#include "replication/certifier.h"
+#include "replication/member.h"
+#include "replication/positions.h"
+#include "replication/receive.h"
+#include "replication/way.h"
+#include "writeset/apply.h"
+#include "writeset/input.h"
+
+/* Rows of mip.applied that nobody needs any more are removed so many at a time. */
+#define PRUNE_EVERY		1000
+
+/* Of the session that is the applier */
+static struct
+{
+	bool		is;
+	uint64		next;			/* the position to come */
+	uint64		written;		/* up to here this replica has been before */
+	uint64		history;		/* at next - 1; 0: not known, as nothing is
+								 * before what is read again */
+	MemoryContext context;
+	MipCertifier *certifier;	/* NULL: the log's settings are to come */
+	bool		received;		/* in this transaction */
+	MipPosition position;		/* to be told when it has committed; or 0 */
+	MipReplicationCounter what;
+}			me;
+
+/* ---- becoming the applier ---- */
+
+static void
+give_up(void)
+{
+	if (!me.is)
+		return;
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	mip_member->applier = 0;
+	LWLockRelease(mip_member->lock);
+	mip_applying_end();
+	if (me.context)
+		MemoryContextDelete(me.context);
+	memset(&me, 0, sizeof(me));
+}
+
+static void
+at_exit(int code, Datum arg)
+{
+	give_up();
+}
+
+static void
+become_applier(void)
+{
+	static bool registered = false;
+	int			other;
+
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	other = mip_member->applier;
+	if (other == 0)
+		mip_member->applier = MyProcPid;
+	LWLockRelease(mip_member->lock);
+	if (other != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("another session applies the log: that of process %d", other)));
+	me.is = true;
+	if (!registered)
+		before_shmem_exit(at_exit, (Datum) 0);
+	registered = true;
+}
+
+static void
+set(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_SESSION);
+}
+
+/* It waits for as long as it takes, and who waits for it gives way. */
+static void
+set_session(void)
+{
+	set("statement_timeout", "0");
+	set("lock_timeout", "0");
+	set("idle_in_transaction_session_timeout", "0");
+	set("idle_session_timeout", "0");
+	set("deadlock_timeout", "2147483647");
+	set("default_transaction_isolation", "read committed");
+	set("default_transaction_read_only", "off");
+	set("client_connection_check_interval", "1000");
+}
+
+static void
+require_replica(void)
+{
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to apply the log of a replicated site")));
+	if (!mip_is_replicated())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this database is not replicated"),
+				 errhint("Set mip.replicated_database, and mip.member, and restart the server.")));
+}
+
+MipStart
+mip_receive_start(void)
+{
+	MipLogSettings settings;
+	MipStart	start;
+
+	require_replica();
+	mip_positions_load();
+	give_up();
+	become_applier();
+	set_session();
+	me.context = AllocSetContextCreate(TopMemoryContext, "pg_mip certifier", ALLOCSET_DEFAULT_SIZES);
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	start.applied = mip_member->applied;
+	LWLockRelease(mip_member->lock);
+	start.read_after = 0;
+	if (mip_log_settings(&settings))
+	{
+		MemoryContext caller = MemoryContextSwitchTo(me.context);
+
+		if (start.applied > settings.window)
+			start.read_after = start.applied - settings.window;
+		me.certifier = mip_certifier_create(&settings, start.read_after);
+		MemoryContextSwitchTo(caller);
+	}
+	me.written = start.applied;
+	me.next = start.read_after + 1;
+	return start;
+}
+
+/* ---- is it the log that has been followed? ---- */
+
+pg_noreturn static void
+diverged(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_DIVERGED),
+			 errmsg("this replica and its log have diverged at position %llu",
+					(unsigned long long) me.next),
+			 errdetail_internal("%s", detail),
+			 errhint("Nothing of it has been applied. Find out which replicas agree, and let this one join anew.")));
+}
+
+/* What its member knew of the log is what is known of it here. */
+static void
+check_history(const MipMessage *message)
+{
+	MipPosition position;
+
+	if (message->snapshot >= me.next)
+		diverged("Its member knew of what comes behind it.");
+	if (message->snapshot == 0)
+		return;
+	if (!mip_position_find(message->snapshot, &position))
+		return;					/* too old to be certified */
+	if (position.history != message->history)
+		diverged(psprintf("Member \"%s\" has another history of the log up to position %llu.",
+						  message->member, (unsigned long long) message->snapshot));
+}
+
+static MipPosition
+written_position(void)
+{
+	MipPosition position;
+
+	if (!mip_position_find(me.next, &position))
+		diverged("The position has not been written to mip.applied.");
+	return position;
+}
+
+static void
+check_written(const MipPosition *position, const bytea *bytes)
+{
+	MipPosition before = {0};
+
+	if (me.next > 1 && !mip_position_find(me.next - 1, &before))
+		return;					/* it is the first one that is remembered */
+	if (mip_history_next(before.history, me.next, position->certified,
+						 (const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes)) != position->history)
+		diverged("Another message had that position when it was applied.");
+}
+
+/* ---- the log's settings ---- */
+
+static void
+create_certifier(const MipLogSettings *settings)
+{
+	MemoryContext caller = MemoryContextSwitchTo(me.context);
+
+	me.certifier = mip_certifier_create(settings, 0);
+	MemoryContextSwitchTo(caller);
+}
+
+static void
+receive_settings(const MipMessage *message, bool again)
+{
+	MipLogSettings settings = mip_message_settings(message);
+
+	if (me.next != 1)
+		diverged("A log begins once.");
+	if (settings.system != GetSystemIdentifier())
+		diverged("The log is that of copies of another cluster.");
+	if (again)
+		return;
+	mip_log_write_settings(&settings);
+	create_certifier(&settings);
+}
+
+/* ---- a transaction ---- */
+
+static MipCommit *
+find_own(const MipMessage *message)
+{
+	for (int i = 0; i < mip_member->ncommits; i++)
+	{
+		MipCommit  *commit = &mip_member->commits[i];
+
+		if ((commit->state == MIP_COMMIT_TAKEN || commit->state == MIP_COMMIT_QUEUED) &&
+			memcmp(&commit->id, &message->id, sizeof(MipMessageId)) == 0)
+			return commit;
+	}
+	return NULL;
+}
+
+/* Whoever waits for it is told; NULL if there is nobody. */
+static MipCommit *
+tell_own(const MipMessage *message, const MipPosition *position)
+{
+	MipCommit  *own;
+
+	(void) mip_member_memory();
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	own = find_own(message);
+	if (own)
+	{
+		own->position = position->position;
+		own->history = position->history;
+		mip_commit_set(own, position->certified ? MIP_COMMIT_CERTIFIED : MIP_COMMIT_REFUSED);
+	}
+	LWLockRelease(mip_member->lock);
+	return own;
+}
+
+static bool
+still_commits(const MipCommit *own, const MipPosition *position)
+{
+	bool		result;
+
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	result = own->state == MIP_COMMIT_CERTIFIED && own->position == position->position;
+	LWLockRelease(mip_member->lock);
+	return result;
+}
+
+static bool
+is_here(uint64 position)
+{
+	bool		result;
+
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	result = mip_member->applied >= position;
+	LWLockRelease(mip_member->lock);
+	return result;
+}
+
+/* Has its own session committed it? */
+static bool
+let_own_commit(const MipMessage *message, const MipPosition *position)
+{
+	MipCommit  *own = tell_own(message, position);
+
+	if (own == NULL)
+		return false;
+	ConditionVariablePrepareToSleep(&mip_member->advanced);
+	while (still_commits(own, position))
+		ConditionVariableSleep(&mip_member->advanced, PG_WAIT_EXTENSION);
+	ConditionVariableCancelSleep();
+	return is_here(position->position);
+}
+
+/* All tables are written to. */
+static void
+check_table(Relation rel)
+{
+}
+
+/* Errors that say that the tables are not what they are elsewhere */
+static bool
+says_different(int sqlstate)
+{
+	return sqlstate == ERRCODE_MIP_NO_ROW || sqlstate == ERRCODE_MIP_OTHER_TABLE ||
+		ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION ||
+		ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_DATA_EXCEPTION;
+}
+
+static void
+rethrow(MemoryContext context)
+{
+	ErrorData  *error;
+
+	if (!says_different(geterrcode()))
+		PG_RE_THROW();
+	MemoryContextSwitchTo(context);
+	error = CopyErrorData();
+	FlushErrorState();
+	diverged(psprintf("What is certified cannot be applied here: %s", error->message));
+}
+
+static void
+apply(const MipwSet *set)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	mip_applying_begin(set);
+	mip_clear_way(true);
+	PG_TRY();
+	{
+		mip_stop_point("apply");
+		(void) mip_apply(set, check_table, false);
+		mip_clear_way(false);
+	}
+	PG_CATCH();
+	{
+		mip_clear_way(false);
+		rethrow(context);
+	}
+	PG_END_TRY();
+}
+
+static const MipwSet *
+open_writeset(const MipMessage *message)
+{
+	bytea	   *writeset = palloc(VARHDRSZ + message->length);
+
+	SET_VARSIZE(writeset, VARHDRSZ + message->length);
+	memcpy(VARDATA(writeset), message->body, message->length);
+	return mip_writeset_open(writeset);
+}
+
+/* The position is written, and known to all once that has committed. */
+static void
+book(const MipPosition *position, MipReplicationCounter what)
+{
+	MipLogSettings settings;
+
+	mip_position_write(position);
+	me.position = *position;
+	me.what = what;
+	if (position->position % PRUNE_EVERY == 0 && mip_log_settings(&settings) &&
+		position->position > settings.window)
+		mip_positions_prune(position->position - settings.window - 1);
+}
+
+static const char *
+receive_transaction(const MipMessage *message, MipPosition *position, const bytea *bytes)
+{
+	const MipwSet *set;
+
+	if (me.certifier == NULL)
+		diverged("The log does not begin with its settings.");
+	set = open_writeset(message);
+	position->certified = mip_certify(me.certifier, message, set);
+	position->history = mip_history_next(me.history, me.next, position->certified,
+										 (const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+	mip_certifier_add(me.certifier, message, position->certified ? set : NULL);
+	if (!position->certified)
+	{
+		(void) tell_own(message, position);
+		book(position, MIP_REPLICATION_REFUSED);
+		return "refused";
+	}
+	if (let_own_commit(message, position))
+		return "committed";
+	apply(set);
+	book(position, MIP_REPLICATION_APPLIED);
+	return "applied";
+}
+
+/* ---- a message ---- */
+
+/* What this replica has applied before is read for the certifier. */
+static const char *
+receive_again(const MipMessage *message, const bytea *bytes)
+{
+	MipPosition position = written_position();
+
+	check_written(&position, bytes);
+	if (message->kind == MIP_MESSAGE_SETTINGS)
+		receive_settings(message, true);
+	mip_certifier_add(me.certifier, message, position.certified && message->kind == MIP_MESSAGE_TRANSACTION ?
+					  open_writeset(message) : NULL);
+	me.history = position.history;
+	return "loaded";
+}
+
+static const char *
+receive_new(const MipMessage *message, const bytea *bytes)
+{
+	MipPosition position = {me.next, true, 0};
+	const char *result;
+
+	check_history(message);
+	if (message->kind == MIP_MESSAGE_SETTINGS)
+	{
+		receive_settings(message, false);
+		position.history = mip_history_next(me.history, me.next, true,
+											(const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+		mip_certifier_add(me.certifier, message, NULL);
+		book(&position, MIP_REPLICATION_APPLIED);
+		result = "settings";
+	}
+	else if (message->kind == MIP_MESSAGE_TRANSACTION)
+		result = receive_transaction(message, &position, bytes);
+	else
+		diverged("The message is of a kind that this version does not know.");
+	me.history = position.history;
+	return result;
+}
+
+static void
+check_may_receive(uint64 position)
+{
+	if (!me.is)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this session does not apply the log"),
+				 errhint("Call mip.replica_start() first.")));
+	if (me.received || IsTransactionBlock())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("each message of the log is received in a transaction of its own")));
+	if (position != me.next)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the log's next message is that of position %llu, not %llu",
+						(unsigned long long) me.next, (unsigned long long) position)));
+}
+
+const char *
+mip_receive(uint64 position, bytea *bytes)
+{
+	MipMessage *message;
+	const char *result;
+
+	check_may_receive(position);
+	me.received = true;
+	mip_set_publishes(false);
+	message = mip_message_decode(bytes);
+	result = position <= me.written ? receive_again(message, bytes) : receive_new(message, bytes);
+	me.next++;
+	return result;
+}
+
+/* ---- its end ---- */
+
+/*
+ * What the certifier has been told is so only if it has committed: else another session is
+ * to begin.
+ */
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (!me.is || !me.received)
+		return;
+	if (event == XACT_EVENT_COMMIT)
+	{
+		if (me.position.position != 0)
+			mip_member_advance(me.position.position, me.position.history, me.what, NULL);
+		if (me.what == MIP_REPLICATION_APPLIED)
+			mip_applying_end();
+		me.position.position = 0;
+		me.received = false;
+	}
+	else if (event == XACT_EVENT_ABORT)
+		give_up();
+}
+
+void
+mip_receive_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+}
+
+/* ---- waiting for it ---- */
+
+void
+mip_wait_for_position(uint64 position)
+{
+	mip_positions_load();
+	ConditionVariablePrepareToSleep(&mip_member->advanced);
+	while (!is_here(position))
+		ConditionVariableSleep(&mip_member->advanced, PG_WAIT_EXTENSION);
+	ConditionVariableCancelSleep();
+}

@@ -1,0 +1,378 @@
+/*-------------------------------------------------------------------------
+ *
+ * refusals.c
+ *	  What a replicated database refuses, since the other replicas would not have it.
+ *
+ * Changes of rows are replicated, of tables that can be captured. All others are refused,
+ * but of what is each replica's own: temporary objects, foreign tables, what is
+ * computed (indexes, materialized views, statistics), what the whole cluster has (roles,
+ * databases, settings). So are definitions: rows that come from where these are other ones
+ * would not fit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_largeobject.h"
+#include "commands/defrem.h"
+#include "nodes/makefuncs.h"
+#include "miscadmin.h"
+#include "parser/parsetree.h"
+#include "storage/lock.h"
+#include "tcop/utility.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "base/locks.h"
+#include "mipt/catalog.h"
+#include "replication/member.h"
+#include "replication/refusals.h"
+
+static object_access_hook_type prev_object_access;
+
+/* Before there is the extension, nothing can be replicated. */
+static bool
+applies_here(void)
+{
+	return mip_publishes() && mipt_exists();
+}
+
+/* ---- tables ---- */
+
+pg_noreturn static void
+refuse_table(const char *name, bool unlogged)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot change table \"%s\" of a replicated database", name),
+			 unlogged ? errdetail("It is unlogged: a crash would empty it here, and nowhere else.") :
+			 errdetail("It does not use the access method \"mip\", so its changes would not get to the other replicas."),
+			 errhint("Only what is temporary, or can be captured, may be changed here.")));
+	pg_unreachable();
+}
+
+static bool
+is_each_replicas_own(char relkind, char persistence)
+{
+	return persistence == RELPERSISTENCE_TEMP ||
+		(relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE);
+}
+
+/* Whoever writes to it has it locked, or will, and definitions do not change here. */
+static void
+check_relation(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		is_mip;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	is_mip = form->relam == get_table_am_oid("mip", true);
+	if (!is_each_replicas_own(form->relkind, form->relpersistence) &&
+		form->relkind != RELKIND_PARTITIONED_TABLE &&
+		(!is_mip || form->relpersistence == RELPERSISTENCE_UNLOGGED))
+		refuse_table(get_rel_name(relid), is_mip);
+	ReleaseSysCache(tuple);
+}
+
+/* With its partitions: any of them may be written to. */
+static void
+check_table(Oid relid)
+{
+	ListCell   *lc;
+
+	if (get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE)
+	{
+		check_relation(relid);
+		return;
+	}
+	foreach(lc, find_all_inheritors(relid, AccessShareLock, NULL))
+		check_relation(lfirst_oid(lc));
+}
+
+static void
+check_named(const RangeVar *name)
+{
+	check_table(RangeVarGetRelid(name, NoLock, false));
+}
+
+void
+mip_replica_check_plan(const PlannedStmt *stmt)
+{
+	ListCell   *lc;
+
+	if (stmt->resultRelations == NIL || !applies_here())
+		return;
+	foreach(lc, stmt->resultRelations)
+		check_table(rt_fetch(lfirst_int(lc), stmt->rtable)->relid);
+}
+
+void
+mip_replica_check_routed(const EState *estate)
+{
+	ListCell   *lc;
+
+	if (estate->es_tuple_routing_result_relations == NIL || !applies_here())
+		return;
+	foreach(lc, estate->es_tuple_routing_result_relations)
+		check_relation(RelationGetRelid(((ResultRelInfo *) lfirst(lc))->ri_RelationDesc));
+}
+
+/* ---- large objects ---- */
+
+pg_noreturn static void
+refuse_large_object(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("large objects cannot be changed in a replicated database"),
+			 errhint("Use columns of type bytea.")));
+	pg_unreachable();
+}
+
+static void
+at_object_access(ObjectAccessType access, Oid class, Oid object, int sub, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class, object, sub, arg);
+	if (class == LargeObjectRelationId && (access == OAT_POST_CREATE || access == OAT_DROP) &&
+		applies_here())
+		refuse_large_object();
+}
+
+/* ---- whatever has written ---- */
+
+static bool
+may_have_written(Oid relid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return mip_lock_held_by_me(&tag, RowExclusiveLock);
+}
+
+/* Catalogs are locked for much that is each replica's own. */
+void
+mip_replica_check_locked(void)
+{
+	List	   *tables;
+	ListCell   *lc;
+
+	if (may_have_written(LargeObjectRelationId))
+		refuse_large_object();	/* who reads one locks no less */
+	tables = mip_own_written_tables();
+	foreach(lc, tables)
+	{
+		Oid			relid = lfirst_oid(lc);
+
+		if (!IsCatalogRelationOid(relid) && may_have_written(relid) &&
+			get_rel_namespace(relid) != get_namespace_oid("mip", true))
+			check_relation(relid);
+	}
+	list_free(tables);
+}
+
+/* ---- utility statements ---- */
+
+static bool
+is_temporary(const RangeVar *name)
+{
+	Oid			relid;
+
+	if (name->relpersistence == RELPERSISTENCE_TEMP ||
+		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0))
+		return true;
+	relid = RangeVarGetRelid(name, NoLock, true);
+	return OidIsValid(relid) && get_rel_persistence(relid) == RELPERSISTENCE_TEMP;
+}
+
+static bool
+drops_temporary(const DropStmt *stmt)
+{
+	ListCell   *lc;
+
+	switch (stmt->removeType)
+	{
+		case OBJECT_TABLE:
+		case OBJECT_INDEX:
+		case OBJECT_SEQUENCE:
+		case OBJECT_VIEW:
+			break;
+		default:
+			return false;
+	}
+	foreach(lc, stmt->objects)
+	{
+		if (!is_temporary(makeRangeVarFromNameList(lfirst(lc))))
+			return false;
+	}
+	return true;
+}
+
+/* Of what is temporary; or an index that says nothing of the rows */
+static bool
+defines_own(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CreateStmt:
+			return ((CreateStmt *) stmt)->relation->relpersistence == RELPERSISTENCE_TEMP ||
+				(((CreateStmt *) stmt)->relation->schemaname &&
+				 strcmp(((CreateStmt *) stmt)->relation->schemaname, "pg_temp") == 0);
+		case T_CreateTableAsStmt:
+			return ((CreateTableAsStmt *) stmt)->into->rel->relpersistence == RELPERSISTENCE_TEMP;
+		case T_ViewStmt:
+			return ((ViewStmt *) stmt)->view->relpersistence == RELPERSISTENCE_TEMP;
+		case T_CreateSeqStmt:
+			return ((CreateSeqStmt *) stmt)->sequence->relpersistence == RELPERSISTENCE_TEMP;
+		case T_AlterTableStmt:
+			return is_temporary(((AlterTableStmt *) stmt)->relation);
+		case T_RenameStmt:
+			return ((RenameStmt *) stmt)->relation && is_temporary(((RenameStmt *) stmt)->relation);
+		case T_IndexStmt:
+			return is_temporary(((IndexStmt *) stmt)->relation) ||
+				(((IndexStmt *) stmt)->concurrent && !((IndexStmt *) stmt)->unique);
+		case T_DropStmt:
+			return drops_temporary((DropStmt *) stmt) ||
+				(((DropStmt *) stmt)->removeType == OBJECT_INDEX && ((DropStmt *) stmt)->concurrent);
+		default:
+			return false;
+	}
+}
+
+static bool
+is_own(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+			/* the session's */
+		case T_TransactionStmt:
+		case T_DeclareCursorStmt:
+		case T_FetchStmt:
+		case T_ClosePortalStmt:
+		case T_PrepareStmt:
+		case T_ExecuteStmt:
+		case T_DeallocateStmt:
+		case T_VariableSetStmt:
+		case T_VariableShowStmt:
+		case T_ConstraintsSetStmt:
+		case T_DoStmt:
+		case T_CallStmt:
+		case T_LoadStmt:
+		case T_DiscardStmt:
+		case T_ExplainStmt:
+		case T_ListenStmt:
+		case T_UnlistenStmt:
+		case T_NotifyStmt:
+			/* looked at by themselves */
+		case T_CopyStmt:
+		case T_TruncateStmt:
+		case T_LockStmt:
+			/* computed from the rows */
+		case T_VacuumStmt:
+		case T_ClusterStmt:
+		case T_ReindexStmt:
+		case T_RefreshMatViewStmt:
+			/* the cluster's */
+		case T_CheckPointStmt:
+		case T_AlterSystemStmt:
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
+		case T_AlterRoleSetStmt:
+		case T_DropRoleStmt:
+		case T_GrantRoleStmt:
+		case T_CreatedbStmt:
+		case T_AlterDatabaseStmt:
+		case T_AlterDatabaseSetStmt:
+		case T_DropdbStmt:
+		case T_CreateTableSpaceStmt:
+		case T_DropTableSpaceStmt:
+			return true;
+		default:
+			return defines_own(stmt);
+	}
+}
+
+static void
+refuse_statement(Node *stmt)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot execute %s in a replicated database",
+					GetCommandTagName(CreateCommandTag(stmt))),
+			 errdetail("It would change this replica only, and what comes from others would not fit."),
+			 errhint("Stop all replicas' agents once they have applied the same position, and change each of them without mip.replicated_database.")));
+}
+
+/* It would keep others from nothing but this replica. */
+static void
+check_lock(const LockStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->relations)
+	{
+		if (stmt->mode > RowExclusiveLock && !is_temporary(lfirst(lc)))
+			refuse_statement((Node *) stmt);
+	}
+}
+
+static Node *
+explained(Node *stmt)
+{
+	Query	   *query;
+
+	if (!IsA(stmt, ExplainStmt))
+		return stmt;
+	query = castNode(Query, ((ExplainStmt *) stmt)->query);
+	return query->utilityStmt ? query->utilityStmt : stmt;
+}
+
+void
+mip_replica_check_utility(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, TransactionStmt) || !IsTransactionState() || !applies_here())
+		return;
+	stmt = explained(stmt);
+	if (!is_own(stmt))
+		refuse_statement(stmt);
+	if (IsA(stmt, LockStmt))
+		check_lock((LockStmt *) stmt);
+	if (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from && ((CopyStmt *) stmt)->relation)
+		check_named(((CopyStmt *) stmt)->relation);
+	if (IsA(stmt, TruncateStmt))
+	{
+		foreach(lc, ((TruncateStmt *) stmt)->relations)
+			check_named(lfirst(lc));
+	}
+}
+
+void
+mip_replica_refuse_function(const char *function)
+{
+	if (applies_here())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot call %s in a replicated database", function),
+				 errdetail("The other replicas would not have what it does.")));
+}
+
+void
+mip_refusals_init(void)
+{
+	prev_object_access = object_access_hook;
+	object_access_hook = at_object_access;
+}
