@@ -292,11 +292,20 @@ CREATE TABLE mip.log (
 	system_identifier bigint NOT NULL
 ) USING heap;
 COMMENT ON TABLE mip.log IS 'the settings of the log that this database follows';
+CREATE TABLE mip.replicas (
+	member text NOT NULL,
+	applied bigint NOT NULL
+) USING heap;
+COMMENT ON TABLE mip.replicas IS 'the members of the site, and the position that each has told last';
 ALTER TABLE mip.applied REPLICA IDENTITY NOTHING;
+ALTER TABLE mip.replicas REPLICA IDENTITY NOTHING;
 ALTER TABLE mip.log REPLICA IDENTITY NOTHING;
 CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON mip.applied
 	FOR EACH ROW EXECUTE FUNCTION mip.ignore_replicated();
 ALTER TABLE mip.applied ENABLE REPLICA TRIGGER ignore_replicated;
+CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON mip.replicas
+	FOR EACH ROW EXECUTE FUNCTION mip.ignore_replicated();
+ALTER TABLE mip.replicas ENABLE REPLICA TRIGGER ignore_replicated;
 CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON mip.log
 	FOR EACH ROW EXECUTE FUNCTION mip.ignore_replicated();
 ALTER TABLE mip.log ENABLE REPLICA TRIGGER ignore_replicated;
@@ -326,6 +335,17 @@ COMMENT ON FUNCTION mip.replica_take(bigint, integer) IS
 	'messages of transactions that are at their COMMIT here, to be appended to the log';
 REVOKE ALL ON FUNCTION mip.replica_take(bigint, integer) FROM PUBLIC;
 
+CREATE FUNCTION mip.replica_trim() RETURNS bigint
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_trim';
+COMMENT ON FUNCTION mip.replica_trim() IS
+	'the position up to which no replica needs the log any more';
+
+CREATE FUNCTION mip.replica_leave(member text) RETURNS void
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_leave';
+COMMENT ON FUNCTION mip.replica_leave(text) IS
+	'tells all replicas that this one has left: the log is not kept for it any more';
+REVOKE ALL ON FUNCTION mip.replica_leave(text) FROM PUBLIC;
+
 CREATE FUNCTION mip.wait_for("position" bigint) RETURNS void
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_wait_for';
 COMMENT ON FUNCTION mip.wait_for(bigint) IS 'waits until this position of the log has been applied here';
@@ -336,10 +356,19 @@ COMMENT ON FUNCTION mip.last_position() IS
 	'the position in the log of what this session has committed last';
 
 CREATE FUNCTION mip.replication_state(OUT member text, OUT applied bigint, OUT history bigint,
-	OUT applier integer, OUT waiting integer, OUT committed bigint, OUT applied_here bigint,
+	OUT applier_pid integer, OUT waiting integer, OUT committed bigint, OUT applied_here bigint,
 	OUT refused bigint, OUT ended bigint)
 	LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'mip_replication_state';
 COMMENT ON FUNCTION mip.replication_state() IS 'behind the view mip.replication';
+
+CREATE FUNCTION mip.replication_members(OUT member text, OUT applied bigint, OUT behind bigint,
+	OUT heard timestamptz) RETURNS SETOF record
+	LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'mip_replication_members';
+COMMENT ON FUNCTION mip.replication_members() IS 'behind the view mip.members';
+
+CREATE VIEW mip.members AS SELECT * FROM mip.replication_members();
+COMMENT ON VIEW mip.members IS
+	'the replicas of this site, how far each was when it was heard last, and how far behind this one it was by now';
 
 CREATE VIEW mip.replication AS SELECT * FROM mip.replication_state() WHERE member IS NOT NULL;
 COMMENT ON VIEW mip.replication IS
@@ -358,5 +387,5 @@ END $$;
 
 -- Functions check ownership of families and tables themselves.
 GRANT USAGE ON SCHEMA mip TO PUBLIC;
-GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats, mip.replication TO PUBLIC;
+GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats, mip.replication, mip.members TO PUBLIC;
 GRANT SELECT ON SEQUENCE mip.horizon TO PUBLIC;

@@ -25,6 +25,7 @@
 #include "mipt/durable.h"
 #include "mipt/horizon.h"
 #include "replication/member.h"
+#include "replication/peers.h"
 #include "replication/publish.h"
 #include "replication/receive.h"
 #include "replication/refusals.h"
@@ -94,6 +95,7 @@ _PG_init(void)
 	mip_stop_init();
 	mip_xid_init();
 	mip_member_init();
+	mip_peers_init();
 	MarkGUCPrefixReserved("mip");
 
 	prev_shmem_request = shmem_request_hook;

@@ -17,6 +17,7 @@
 #include "base/preload.h"
 #include "replication/member.h"
 #include "replication/message.h"
+#include "replication/peers.h"
 #include "replication/positions.h"
 #include "replication/publish.h"
 #include "replication/receive.h"
@@ -32,6 +33,9 @@ PG_FUNCTION_INFO_V1(mip_replica_settings);
 PG_FUNCTION_INFO_V1(mip_replica_start);
 PG_FUNCTION_INFO_V1(mip_replica_receive);
 PG_FUNCTION_INFO_V1(mip_replica_take);
+PG_FUNCTION_INFO_V1(mip_replica_trim);
+PG_FUNCTION_INFO_V1(mip_replica_leave);
+PG_FUNCTION_INFO_V1(mip_replication_members);
 PG_FUNCTION_INFO_V1(mip_wait_for);
 PG_FUNCTION_INFO_V1(mip_last_position_sql);
 PG_FUNCTION_INFO_V1(mip_replication_state);
@@ -120,6 +124,27 @@ mip_replica_take(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+Datum
+mip_replica_trim(PG_FUNCTION_ARGS)
+{
+	require_replicated();
+	PG_RETURN_INT64(mip_peers_trim());
+}
+
+Datum
+mip_replica_leave(PG_FUNCTION_ARGS)
+{
+	char	   *member = text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	require_replicated();
+	if (strlen(member) >= NAMEDATALEN || member[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" is no member's name", member)));
+	mip_peers_leave(member);
+	PG_RETURN_VOID();
+}
+
 /* ---- everybody's ---- */
 
 Datum
@@ -168,9 +193,46 @@ mip_replication_state(PG_FUNCTION_ARGS)
 	values[3] = Int32GetDatum(mip_member->applier);
 	nulls[3] = mip_member->applier == 0;
 	values[4] = Int32GetDatum(count_waiting());
-	for (int i = 0; i < MIP_REPLICATION_COUNTERS; i++)
+	for (int i = 0; i < MIP_REPLICATION_TOLD; i++)
 		values[5 + i] = Int64GetDatum(mip_member->counters[i]);
 	LWLockRelease(mip_member->lock);
 	values[0] = CStringGetTextDatum(mip_member_name());
 	PG_RETURN_DATUM(row_of(fcinfo, values, nulls));
+}
+
+static void
+put_member(ReturnSetInfo *rsinfo, const MipPeer *peer, uint64 applied)
+{
+	Datum		values[4] = {
+		CStringGetTextDatum(peer->name),
+		Int64GetDatum(peer->applied),
+		Int64GetDatum(applied > peer->applied ? applied - peer->applied : 0),
+		TimestampTzGetDatum(peer->heard),
+	};
+	bool		nulls[4] = {false, false, false, peer->heard == 0};
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+Datum
+mip_replication_members(PG_FUNCTION_ARGS)
+{
+	MipPeer		peers[MIP_PEERS_MAX];
+	uint64		applied;
+
+	mip_require_preload();
+	InitMaterializedSRF(fcinfo, 0);
+	if (!mip_is_replicated())
+		return (Datum) 0;
+	mip_positions_load();
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	memcpy(peers, mip_member->peers, sizeof(peers));
+	applied = mip_member->applied;
+	LWLockRelease(mip_member->lock);
+	for (int i = 0; i < MIP_PEERS_MAX; i++)
+	{
+		if (peers[i].name[0] != '\0')
+			put_member((ReturnSetInfo *) fcinfo->resultinfo, &peers[i], applied);
+	}
+	return (Datum) 0;
 }

@@ -54,6 +54,7 @@ mipt_relid(MiptRelation which)
 		[MIP_APPLIED] = "applied",
 		[MIP_APPLIED_PKEY] = "applied_pkey",
 		[MIP_LOG] = "log",
+		[MIP_MEMBERS] = "replicas",
 	};
 	static bool registered = false;
 

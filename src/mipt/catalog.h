@@ -18,6 +18,7 @@ typedef enum MiptRelation
 	MIP_APPLIED,
 	MIP_APPLIED_PKEY,
 	MIP_LOG,
+	MIP_MEMBERS,
 	MIPT_RELATIONS
 } MiptRelation;
 

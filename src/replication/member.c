@@ -222,6 +222,8 @@ mip_member_advance(uint64 position, uint64 history, MipReplicationCounter what, 
 	Assert(mip_member->applied + 1 == position);
 	mip_member->applied = position;
 	mip_member->history = history;
+	if (what != MIP_REPLICATION_TOLD)
+		mip_member->worth_telling = position;
 	mip_member->counters[what]++;
 	if (own)
 		mip_commit_set(own, MIP_COMMIT_NONE);

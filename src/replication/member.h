@@ -12,6 +12,7 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/dsa.h"
+#include "utils/timestamp.h"
 
 #include "replication/message.h"
 
@@ -45,8 +46,20 @@ typedef enum MipReplicationCounter
 	MIP_REPLICATION_APPLIED,	/* of others, or of sessions that have gone */
 	MIP_REPLICATION_REFUSED,	/* of anybody */
 	MIP_REPLICATION_ENDED,		/* local transactions that were in the way */
+	MIP_REPLICATION_TOLD,		/* by members of themselves */
 	MIP_REPLICATION_COUNTERS
 } MipReplicationCounter;
+
+/* More members than anybody has replicas; those beyond are not waited for. */
+#define MIP_PEERS_MAX		32
+
+/* A member, as it has told of itself */
+typedef struct MipPeer
+{
+	char		name[NAMEDATALEN];	/* empty: none */
+	uint64		applied;		/* and flushed */
+	TimestampTz heard;			/* when, since this server has started; or 0 */
+} MipPeer;
 
 /* All under `lock`, but for what waits. */
 typedef struct MipMember
@@ -63,6 +76,13 @@ typedef struct MipMember
 	uint64		queued;
 	MipMessageId start;			/* drawn by chance: the ids' first half */
 	uint64		counters[MIP_REPLICATION_COUNTERS];
+	MipPeer		peers[MIP_PEERS_MAX];
+	uint64		worth_telling;	/* the last position that is more than what
+								 * members tell of themselves */
+	uint64		told;			/* the position that this one has told last */
+	TimestampTz told_at;
+	char		leaving[NAMEDATALEN];	/* to be told that it has left; or
+										 * empty */
 	ConditionVariable advanced; /* `applied`, or a commit that has been given
 								 * up */
 	ConditionVariable arrived;	/* a message to be taken */

@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "executor/tuptable.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
@@ -36,6 +37,11 @@
 #define Anum_certified	2
 #define Anum_history	3
 #define Natts_applied	3
+
+/* mip.members */
+#define Anum_member		1
+#define Anum_member_applied	2
+#define Natts_members	2
 
 /* mip.log */
 #define Anum_window		1
@@ -77,9 +83,38 @@ mip_position_find(uint64 position, MipPosition *found)
 	return HeapTupleIsValid(row);
 }
 
+/* Into shared memory, by who has its lock */
+static void
+load_member(HeapTuple row, TupleDesc desc, int i)
+{
+	MipPeer    *peer = &mip_member->peers[i];
+	bool		isnull;
+
+	strlcpy(peer->name, TextDatumGetCString(heap_getattr(row, Anum_member, desc, &isnull)), NAMEDATALEN);
+	peer->applied = DatumGetInt64(heap_getattr(row, Anum_member_applied, desc, &isnull));
+}
+
+/* The rows of mip.members, in the current memory context */
+static List *
+read_members(Relation rel)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	List	   *rows = NIL;
+	HeapTuple	row;
+
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+		rows = lappend(rows, heap_copytuple(row));
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return rows;
+}
+
 void
 mip_positions_load(void)
 {
+	Relation	rel;
+	List	   *members;
 	MipPosition last = {0};
 	bool		loaded;
 
@@ -89,15 +124,20 @@ mip_positions_load(void)
 	if (loaded)
 		return;
 	(void) mip_position_find(0, &last);
+	rel = table_open(mipt_relid(MIP_MEMBERS), AccessShareLock);
+	members = read_members(rel);
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	/* nobody goes on from there before it is known */
 	if (!mip_member->loaded)
 	{
-		mip_member->applied = last.position;
+		for (int i = 0; i < Min(list_length(members), MIP_PEERS_MAX); i++)
+			load_member(list_nth(members, i), RelationGetDescr(rel), i);
+		mip_member->applied = mip_member->worth_telling = last.position;
 		mip_member->history = last.history;
 		mip_member->loaded = true;
 	}
 	LWLockRelease(mip_member->lock);
+	table_close(rel, AccessShareLock);
 }
 
 /* ---- writing ---- */
@@ -169,6 +209,29 @@ mip_positions_prune(uint64 upto)
 	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
 	table_close(rel, NoLock);
+}
+
+/* ---- members ---- */
+
+void
+mip_members_write(const char *member, uint64 applied)
+{
+	Relation	rel = table_open(mipt_relid(MIP_MEMBERS), RowExclusiveLock);
+	ListCell   *lc;
+	Datum		values[Natts_members] = {CStringGetTextDatum(member), Int64GetDatum(applied)};
+
+	foreach(lc, read_members(rel))
+	{
+		HeapTuple	row = lfirst(lc);
+		bool		isnull;
+		Datum		name = heap_getattr(row, Anum_member, RelationGetDescr(rel), &isnull);
+
+		if (strcmp(TextDatumGetCString(name), member) == 0)
+			simple_heap_delete(rel, &row->t_self);
+	}
+	table_close(rel, NoLock);
+	if (applied > 0)
+		insert(MIP_MEMBERS, values);
 }
 
 /* ---- settings ---- */

@@ -32,6 +32,12 @@ extern void mip_position_write(const MipPosition *position);
 /* Forgets those up to this one. */
 extern void mip_positions_prune(uint64 upto);
 
+/*
+ * That member has applied the log up to that position; or, if that is 0, is none any more.
+ * In a transaction that receives it.
+ */
+extern void mip_members_write(const char *member, uint64 applied);
+
 /* The settings of the log, if it has been begun to follow one. */
 extern bool mip_log_settings(MipLogSettings *settings);
 extern void mip_log_write_settings(const MipLogSettings *settings);

@@ -33,6 +33,7 @@
 #include "family/current.h"
 #include "replication/member.h"
 #include "replication/message.h"
+#include "replication/peers.h"
 #include "replication/positions.h"
 #include "replication/publish.h"
 #include "replication/refusals.h"
@@ -262,6 +263,7 @@ publish(void)
 	bytea	   *writeset;
 	MipMessage	message;
 
+	mip_peers_slow_down();
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	writeset = extract();

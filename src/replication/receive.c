@@ -34,6 +34,7 @@
 #include "mipt/catalog.h"
 #include "replication/certifier.h"
 #include "replication/member.h"
+#include "replication/peers.h"
 #include "replication/positions.h"
 #include "replication/receive.h"
 #include "replication/way.h"
@@ -55,6 +56,7 @@ static struct
 	MipCertifier *certifier;	/* NULL: the log's settings are to come */
 	bool		received;		/* in this transaction */
 	MipPosition position;		/* to be told when it has committed; or 0 */
+	MipNews		news;			/* of a member, likewise; or nobody's */
 	MipReplicationCounter what;
 }			me;
 
@@ -388,17 +390,51 @@ book(const MipPosition *position, MipReplicationCounter what)
 		mip_positions_prune(position->position - settings.window - 1);
 }
 
+/* With this message, and the verdict that `position` has */
+static uint64
+history_with(const MipPosition *position, const bytea *bytes)
+{
+	return mip_history_next(me.history, position->position, position->certified,
+							(const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+}
+
+static void
+require_certifier(void)
+{
+	if (me.certifier == NULL)
+		diverged("The log does not begin with its settings.");
+}
+
+static const char *
+receive_first(const MipMessage *message, MipPosition *position, const bytea *bytes)
+{
+	receive_settings(message, false);
+	mip_certifier_add(me.certifier, message, NULL);
+	position->history = history_with(position, bytes);
+	book(position, MIP_REPLICATION_TOLD);
+	return "settings";
+}
+
+static const char *
+receive_news(const MipMessage *message, MipPosition *position, const bytea *bytes)
+{
+	require_certifier();
+	mip_certifier_add(me.certifier, message, NULL);
+	me.news = mip_peers_receive(message);
+	position->history = history_with(position, bytes);
+	book(position, MIP_REPLICATION_TOLD);
+	return "told";
+}
+
 static const char *
 receive_transaction(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
 	const MipwSet *set;
 
-	if (me.certifier == NULL)
-		diverged("The log does not begin with its settings.");
+	require_certifier();
 	set = open_writeset(message);
 	position->certified = mip_certify(me.certifier, message, set);
-	position->history = mip_history_next(me.history, me.next, position->certified,
-										 (const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+	position->history = history_with(position, bytes);
 	mip_certifier_add(me.certifier, message, position->certified ? set : NULL);
 	if (!position->certified)
 	{
@@ -438,14 +474,9 @@ receive_new(const MipMessage *message, const bytea *bytes)
 
 	check_history(message);
 	if (message->kind == MIP_MESSAGE_SETTINGS)
-	{
-		receive_settings(message, false);
-		position.history = mip_history_next(me.history, me.next, true,
-											(const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
-		mip_certifier_add(me.certifier, message, NULL);
-		book(&position, MIP_REPLICATION_APPLIED);
-		result = "settings";
-	}
+		result = receive_first(message, &position, bytes);
+	else if (mip_is_news(message))
+		result = receive_news(message, &position, bytes);
 	else if (message->kind == MIP_MESSAGE_TRANSACTION)
 		result = receive_transaction(message, &position, bytes);
 	else
@@ -505,6 +536,9 @@ xact_callback(XactEvent event, void *arg)
 			mip_member_advance(me.position.position, me.position.history, me.what, NULL);
 		if (me.what == MIP_REPLICATION_APPLIED)
 			mip_applying_end();
+		if (me.news.member[0] != '\0')
+			mip_peers_received(&me.news);
+		me.news.member[0] = '\0';
 		me.position.position = 0;
 		me.received = false;
 	}

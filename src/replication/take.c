@@ -18,6 +18,7 @@
 #include "base/compat.h"
 #include "base/stop.h"
 #include "replication/member.h"
+#include "replication/peers.h"
 #include "replication/take.h"
 
 static uint64 me;				/* this session as a taker, or 0 */
@@ -79,26 +80,30 @@ take_first(Size room, MipMessageId *id)
 	return message;
 }
 
+typedef void (*Put) (const MipMessageId *id, bytea *message, void *arg);
+
 static bool
-take_all(int64 max_bytes, void (*put) (const MipMessageId *id, bytea *message, void *arg), void *arg)
+take_all(int64 max_bytes, Put put, void *arg)
 {
 	MipMessageId id;
-	bytea	   *message = take_first(MIP_MESSAGE_MAX, &id);
+	bytea	   *message = mip_peers_tell(&id);
 	bool		found = message != NULL;
 
+	if (message == NULL)
+		message = take_first(MIP_MESSAGE_MAX, &id);
 	while (message != NULL)
 	{
 		max_bytes -= VARSIZE(message);
 		put(&id, message, arg);
 		pfree(message);
+		found = true;
 		message = take_first(Max(max_bytes, 0), &id);
 	}
 	return found;
 }
 
 void
-mip_take(int64 max_bytes, int timeout_ms,
-		 void (*put) (const MipMessageId *id, bytea *message, void *arg), void *arg)
+mip_take(int64 max_bytes, int timeout_ms, Put put, void *arg)
 {
 	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout_ms);
 

@@ -42,12 +42,25 @@ sub join_site
 	return;
 }
 
-# What is waiting at a replica goes to the log; the ids
+# Messages that are waiting at a replica, "ID MESSAGE"; but for what it tells of itself, now and then
+sub waiting
+{
+	my ($member, $timeout) = @_;
+	my $sql = "SELECT id || ' ' || encode(message, 'hex') FROM mip.replica_take(timeout_ms => $timeout)";
+	my @found;
+	do { @found = split /\n/, mip_sql($node{$member}, $sql) } while (@found && !grep { !tells($_) } @found);
+	return grep { !tells($_) } @found;
+}
+
+sub kind { return chr hex substr $_[0], 10, 2; }
+sub tells { return kind((split / /, $_[0])[1]) eq 'M'; }
+
+# They go to the log; the ids
 sub take
 {
 	my ($member) = @_;
 	my @ids;
-	for (split /\n/, mip_sql($node{$member}, "SELECT id || ' ' || encode(message, 'hex') FROM mip.replica_take(timeout_ms => 10000)"))
+	for (waiting($member, 10000))
 	{
 		my ($id, $message) = split / /;
 		push @ids, $id;
@@ -262,7 +275,7 @@ $s{a}->send_sql('COMMIT')->begun;
 $node{a}->poll_query_until('postgres', 'SELECT waiting = 1 FROM mip.replication');
 mip_sql($node{a}, 'SELECT pg_cancel_backend(' . $s{a}->pid . ')');
 $s{a}->ends_refused('57014', 'cancelled before anybody has taken it: an ordinary cancel');
-is(mip_sql($node{a}, 'SELECT count(*) FROM mip.replica_take(timeout_ms => 0)'), 0, 'and there is nothing to be taken');
+is(scalar waiting('a', 0), 0, 'and there is nothing to be taken');
 
 $s{a}->sql('BEGIN; UPDATE parent SET v = 2 WHERE id = 12');
 commit($s{a}, 'a');
@@ -290,6 +303,7 @@ all_are_same('sessions that go');
 # whoever has taken it goes, too
 $s{a}->send_sql('UPDATE parent SET v = 5 WHERE id = 12');
 my $taker = session($node{a}, 'taker');
+$node{a}->poll_query_until('postgres', 'SELECT waiting = 1 FROM mip.replication');
 $taker->sql('SELECT count(*) FROM mip.replica_take(timeout_ms => 10000)');
 $taker->quit;
 my @taken = take('a');
@@ -298,7 +312,7 @@ $taker = session($node{a}, 'taker');
 is_deeply([ take('a') ], \@taken, 'with the same id');
 receive('a');
 $s{a}->finish;
-is(mip_sql($node{a}, 'SELECT count(*) FROM mip.replica_take(timeout_ms => 0)'), 0, 'not once it is here');
+is(scalar waiting('a', 0), 0, 'not once it is here');
 all_are_same('takers that go');
 
 # ---- crashes ----
@@ -394,7 +408,7 @@ take('a');
 receive('a');
 $s{a}->finish;
 $s{b}->send_sql("UPDATE parent SET v = 70 WHERE id = 18");
-my ($lost) = map { (split / /)[1] } mip_sql($node{b}, "SELECT id || ' ' || encode(message, 'hex') FROM mip.replica_take(timeout_ms => 10000)");
+my ($lost) = map { (split / /)[1] } waiting('b', 10000);
 my @all = @log;
 @log = (@fork, $lost, $all[-1]);
 is(receive('b', @fork + 1), 'committed', 'b reads another message there');
@@ -425,6 +439,36 @@ $s{a}->finish;
 receive('c', @log - 1);
 like($applier{c}->refused(receive_sql(++$behind{c}), 'MP030', 'a row that is not here'), qr/not there/, 'says which');
 delete @$_{'c'} for \%node, \%applier, \%behind, \%s;
+
+# ---- members ----
+
+sub append_news
+{
+	my ($member, $kind) = @_;
+	my @found;
+	wait_until(sub {
+		@found = grep { kind($_) eq $kind } split /\n/, mip_sql($node{$member}, "SELECT encode(message, 'hex') FROM mip.replica_take(timeout_ms => 100)");
+	});
+	push @log, $found[0];
+	return;
+}
+
+append_news('a', 'M');
+is(receive('a'), 'told', 'a member tells of itself');
+my $told = @log - 1;
+is(mip_sql($node{a}, 'SELECT member, applied, behind, heard IS NOT NULL FROM mip.members'), "a|$told|1|t", 'which is known then');
+mip_sql($node{a}, 'SELECT pg_sleep(1.1)');
+is(mip_sql($node{a}, 'SELECT count(*) FROM mip.replica_take(timeout_ms => 0)'), 0, 'and it has nothing more to tell');
+$applier{a}->quit;
+$node{a}->restart;
+$s{a} = session($node{a}, 'client of a again');
+is(mip_sql($node{a}, 'SELECT member, applied, heard IS NULL FROM mip.members'), "a|$told|t", 'a restart knows it, too');
+start_applier('a');
+receive('a');
+mip_sql($node{a}, "SELECT mip.replica_leave('a')");
+append_news('a', 'L');
+receive('a');
+is(mip_sql($node{a}, 'SELECT count(*) FROM mip.members'), 0, 'one that has left');
 
 # ---- the window ----
 
