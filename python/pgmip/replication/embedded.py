@@ -1,0 +1,227 @@
+"""The log as a table in a PostgreSQL database of its own: nothing else to install.
+
+It is as safe, and as available, as that server. With a synchronous standby, to which the connection string points as
+well (`host=a,b target_session_attrs=read-write`), it survives the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+
+from .._connection import Connection, cut_after
+from .._text import text
+from . import schema
+from .engine import Entry, LogError, Message, Refused, Trimmed, Unavailable, WentBack
+from .session import readable, session, uncancelled
+
+__all__ = ["EmbeddedLog", "create"]
+
+_NAME = "pgmip replica log"
+_NOT_THERE = ("3F000", "42P01", "42883")
+# What will not be otherwise if it is tried again: settings, permissions, limits.
+_REFUSING = ("22", "23", "25", "42", "54", "55000")
+_MOST_ENTRIES = 1000  # read at once
+_TRIMMED_AT_ONCE = 10_000
+
+
+class EmbeddedLog:
+    """An `Engine`. It connects where it has to, and again after an error; close it, or use it as a context manager.
+
+    Refuses to work where a crash of the server could lose what has been committed (`fsync`, `full_page_writes` or
+    `synchronous_commit` are off), and at a standby. Ids are unique over what has not been trimmed: `Engine.trim` tells
+    why that is enough.
+    """
+
+    max_message = 256 << 20
+    """In bytes. A server can have values of 1 GB, but has several copies of one at the same time."""
+
+    def __init__(self, conninfo: str, *, patience: float = 30.0, poll: float = 1.0) -> None:
+        """Times in seconds. `patience`: for how long to wait for the server, after which it is Unavailable. `poll`: how
+        often to look for new entries without having been notified.
+        """
+        self._poll = poll
+        # An append may wait for others, a read does: each verb has a connection.
+        self._append, self._ask = _Session(conninfo, patience), _Session(conninfo, patience)
+        self._read = _Session(conninfo, patience, listens=True)
+
+    async def append(self, messages: Sequence[Message]) -> Sequence[int]:
+        """One round trip, and one flush."""
+        for message in messages:
+            if len(message.content) > self.max_message:
+                raise Refused(f"message {message.id} has {len(message.content)} bytes, more than {self.max_message}")
+        ids, contents = [message.id for message in messages], [message.content for message in messages]
+        async with self._append.use() as conn:
+            # Not to be ended: at a synchronous server what has been committed would be seen before it is safe.
+            with cut_after(conn, self._append.patience):
+                (positions,) = await uncancelled(conn, _row(conn, schema.APPEND, (ids, contents)))
+        return list(positions)
+
+    async def read(self, after: int, max_bytes: int, *, wait: float) -> Sequence[Entry]:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait
+        async with self._read.use() as conn:
+            while True:
+                self._read.woken = False
+                with cut_after(conn, self._read.patience):
+                    entries = await _entries(conn, after, max_bytes)
+                left = end - loop.time()
+                if entries or left <= 0:
+                    return entries
+                if not self._read.woken:
+                    await readable(conn, min(self._poll, left))
+
+    async def end(self) -> int:
+        async with self._ask.use() as conn:
+            with cut_after(conn, self._ask.patience):
+                last: int = (await _row(conn, schema.END))[0]
+        return last
+
+    async def trim(self, upto: int) -> None:
+        async with self._ask.use() as conn:
+            removed = -1
+            while removed:
+                with cut_after(conn, self._ask.patience):
+                    removed = (await conn.execute(schema.TRIM, (upto, _TRIMMED_AT_ONCE))).rowcount
+
+    async def close(self) -> None:
+        """End all connections."""
+        for one in (self._append, self._read, self._ask):
+            await one.end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def create(conninfo: str, beginning: Message, *, patience: float = 30.0) -> bool:
+    """Make the log that begins with this message, in a database that has none; whether it was not there yet.
+
+    Raises Refused where there is a log that has begun with another one (with another id), Unavailable where it is not
+    known whether it has been made: then do it again, with the same message.
+    """
+    with _told():
+        async with session(conninfo, _NAME, patience) as conn:
+            with cut_after(conn, patience):
+                return await uncancelled(conn, _create(conn, beginning, patience))
+
+
+async def _create(conn: Connection, beginning: Message, patience: float) -> bool:
+    made = not await _exists(conn) and await _made(conn, beginning)
+    await _check(conn, patience)
+    if (await _row(conn, schema.BEGINNING))[0] != beginning.id:
+        raise Refused("there is a log already, and it has another beginning")
+    return made
+
+
+async def _exists(conn: Connection) -> bool:
+    return bool((await _row(conn, schema.EXISTS))[0])
+
+
+async def _made(conn: Connection, beginning: Message) -> bool:
+    """Make it, if nobody else has done so meanwhile. It is durable then, or refused by what looks at it next."""
+    async with conn.transaction():
+        await conn.execute(schema.LOCK)
+        if await _exists(conn):
+            return False
+        await conn.execute(schema.SCHEMA)
+        await conn.execute(schema.BEGIN, (schema.VERSION, beginning.id, beginning.content))
+    return True
+
+
+class _Session:
+    """A connection to the log, made when it is needed, and given up after an error. Of one user at a time."""
+
+    def __init__(self, conninfo: str, patience: float, *, listens: bool = False) -> None:
+        self._conninfo = conninfo
+        self.patience = patience
+        self._listens = listens
+        self.woken = False
+        """Whether there was a notification since this was set to False."""
+        self._free = asyncio.Lock()
+        self._stack = contextlib.AsyncExitStack()
+        self._conn: Connection | None = None
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[Connection]:
+        """The connection. Raises LogError, also for what psycopg raises within the block."""
+        async with self._free:
+            with _told():
+                try:
+                    if self._conn is None:
+                        self._conn = await self._opened()
+                    yield self._conn
+                except BaseException:
+                    await self.end()
+                    raise
+
+    async def end(self) -> None:
+        """Close it; the next user has another one."""
+        self._conn = None
+        await self._stack.aclose()
+
+    async def _opened(self) -> Connection:
+        conn = await self._stack.enter_async_context(session(self._conninfo, _NAME, self.patience))
+        with cut_after(conn, self.patience):
+            await _check(conn, self.patience)
+            if self._listens:
+                conn.add_notify_handler(self._on_notify)
+                await conn.execute(schema.LISTEN)
+        return conn
+
+    def _on_notify(self, _notification: psycopg.Notify) -> None:
+        self.woken = True
+
+
+async def _check(conn: Connection, patience: float) -> None:
+    """Raise an error where there is no log, where it is not safe, or is another release's. From then on no statement
+    waits for a lock for longer than `patience`: what has been given up must not wait on, and its successors behind it.
+    """
+    version, *_ = await _row(conn, schema.OPEN, (f"{math.ceil(patience)}s",))
+    if version != schema.VERSION:
+        raise Refused(f"the log has version {version}, and not {schema.VERSION}: it is another release's")
+
+
+async def _row(conn: Connection, statement: bytes, parameters: Sequence[Any] = ()) -> Any:
+    return await (await conn.execute(statement, parameters)).fetchone()
+
+
+async def _entries(conn: Connection, after: int, max_bytes: int) -> list[Entry]:
+    """What is behind that position by now. Raises Trimmed and WentBack."""
+    async with conn.cursor(binary=True) as cursor:
+        await cursor.execute(schema.READ, (after, _MOST_ENTRIES, max_bytes))
+        rows = await cursor.fetchall()
+    first, last = rows[0][:2]
+    if last < after:
+        raise WentBack(f"the log ends at position {last}, before {after}, which has been read: it has lost messages")
+    if first > after + 1:
+        raise Trimmed(f"the log begins at position {first}, and the next one needed is {after + 1}")
+    return [Entry(position, content) for _, _, position, content in rows if position is not None]
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What psycopg raises is told as a LogError."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _meant(error) from error
+
+
+def _meant(error: psycopg.Error) -> LogError:
+    if error.sqlstate in _NOT_THERE:
+        return Refused("there is no log in this database", hint="make one: pgmip replica init")
+    message, hint = error.diag.message_primary or text(error), error.diag.message_hint
+    if error.sqlstate in _REFUSING or (error.sqlstate or "")[:2] in _REFUSING:
+        return Refused(message, hint=hint)
+    return Unavailable(message, hint=hint)

@@ -1,0 +1,67 @@
+"""Connections to a database, and to a log in one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from .._cancellation import ended
+from .._connection import Connection, ObedientConnection, connected, cut, cut_after
+
+__all__ = ["readable", "session", "uncancelled"]
+
+T = TypeVar("T")
+
+# Whoever has gone without a word is noticed within half a minute: a server, for which we wait, and us by the server, of
+# which we have a lock, or are the applier.
+_KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+_SERVERS_KEEPALIVES = b"""
+    SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
+           set_config('tcp_keepalives_count', '4', false), set_config('tcp_user_timeout', '30s', false)
+"""
+
+
+@contextlib.asynccontextmanager
+async def session(conninfo: str, name: str, patience: float) -> AsyncIterator[Connection]:
+    """A connection outside any transaction (autocommit), called `name` where the operator looks for it. Raises
+    psycopg.OperationalError where there is none within `patience` seconds.
+    """
+    parameters: dict[str, Any] = {**_KEEPALIVES, "fallback_application_name": name, **conninfo_to_dict(conninfo)}
+    attempt = ObedientConnection.connect(make_conninfo(**{**parameters, "client_encoding": "utf-8"}), autocommit=True)
+    conn = await connected(attempt, patience)
+    try:
+        with cut_after(conn, patience):
+            await conn.execute(_SERVERS_KEEPALIVES)
+        yield conn
+    finally:
+        await conn.close()
+
+
+async def readable(conn: Connection, seconds: float) -> None:
+    """Wait until the server has something to say to who has asked nothing: a notification, or a farewell."""
+    loop = asyncio.get_running_loop()
+    said = asyncio.Event()
+    loop.add_reader(conn.pgconn.socket, said.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await said.wait()
+    finally:
+        loop.remove_reader(conn.pgconn.socket)
+
+
+async def uncancelled(conn: Connection, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` on this connection returns. When cancelled, cut the connection: the server is not asked to end the
+    statement, and carries it out.
+    """
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        cut(conn)
+        await ended([task])
+        raise
