@@ -34,6 +34,11 @@ __all__ = [
     "PREPARE",
     "PUSH_AFTER",
     "REFUSE",
+    "REPLICATION",
+    "REPLICA_RECEIVE",
+    "REPLICA_SETTINGS",
+    "REPLICA_START",
+    "REPLICA_TAKE",
     "ROLLBACK",
     "SAYS_PUSH_AFTER",
     "WAITING",
@@ -151,6 +156,17 @@ WRITESET_INFO = b"SELECT to_jsonb(i) AS info FROM mip.writeset_info(%b) i"
 WRITESET_CHANGES = b"SELECT number, op::text, relation, identity, row FROM mip.writeset_changes(%b) ORDER BY number"
 WRITESET_APPLY = b"SELECT mip.writeset_apply(%b) AS changes"
 CHECKSUM = b"SELECT mip.relation_checksum(to_regclass(%s)) AS checksum"
+
+# -- a replicated database ---------------------------------------------------------------------------------------
+
+REPLICA_SETTINGS = b"""
+    SELECT mip.replica_settings(%s) AS settings, system_identifier, current_database() AS database
+    FROM pg_control_system()
+"""
+REPLICA_START = b"SELECT member, applied, read_after FROM mip.replica_start()"
+REPLICA_TAKE = b"SELECT id, message FROM mip.replica_take(%s, %s)"
+REPLICA_RECEIVE = b"SELECT mip.replica_receive(%s, %b)"
+REPLICATION = b"SELECT to_jsonb(r) AS replication FROM mip.replication r"
 
 # -- what an operator does ---------------------------------------------------------------------------------------
 

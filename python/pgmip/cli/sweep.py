@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -23,6 +20,7 @@ from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import STYLES, Output, age
+from .signals import until_signalled
 from .survey import Survey, survey
 
 __all__ = ["load_app", "sweep"]
@@ -92,7 +90,8 @@ def sweep(
             if once:
                 code = await _once(output, serving, sweeper, older_than, timeout)
             else:
-                code = await _until_signalled(sweeper)
+                await until_signalled(sweeper.run(), sweeper.stop)
+                code = ExitCode.OK
         if unwritten:
             raise unwritten[0]
         return code
@@ -155,32 +154,6 @@ def _summary(events: Sequence[Event], left: Survey, older_than: float | None) ->
 
 def _requests(number: int) -> str:
     return "1 request" if number == 1 else f"{number} requests"
-
-
-async def _until_signalled(sweeper: Sweeper) -> ExitCode:
-    """The first signal lets it finish what it is at, the second does not."""
-    task = asyncio.create_task(sweeper.run())
-    stopping = False
-
-    def on_signal() -> None:
-        nonlocal stopping
-        if stopping:
-            task.cancel()
-        stopping = True
-        sweeper.stop()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    try:
-        await task
-        return ExitCode.OK
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(ValueError):
-                loop.remove_signal_handler(number)
 
 
 def _verdict(events: Sequence[Event]) -> ExitCode:

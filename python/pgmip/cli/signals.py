@@ -1,0 +1,38 @@
+"""Commands that run until they are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["until_signalled"]
+
+
+async def until_signalled(work: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:
+    """Carry out `work`. The first SIGINT or SIGTERM calls `stop`, which lets it finish what it is at; the second does
+    not wait for that, and raises KeyboardInterrupt.
+    """
+    task = asyncio.create_task(work)
+    stopping = False
+
+    def on_signal() -> None:
+        nonlocal stopping
+        if stopping:
+            task.cancel()
+        stopping = True
+        stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await task
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(ValueError):
+                loop.remove_signal_handler(number)

@@ -1,0 +1,363 @@
+"""`Agent`: carries bytes between a database that is replicated and its log, and decides nothing.
+
+Two sessions at the database. The *taker* takes the messages of transactions that are at their COMMIT there, and
+appends them. The *applier* reads the log and hands every entry over, in order, each in a transaction of its own. Both
+may end at any moment, as may the agent itself: what has been taken is taken again, under the same ids, and the database
+says where the log is to be read from. So after any error a session is ended, and another one begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import psycopg
+
+from .. import _sql
+from .._connection import Connection, cut_after, is_silent
+from .._options import check_count, checked_seconds
+from .._text import text
+from ..logs import failure_fields, quoted_sqlstate
+from .engine import Engine, Entry, LogError, Message, Trimmed, Unavailable, WentBack
+from .session import session
+
+__all__ = ["Agent", "Event", "EventName", "Part", "State", "Stopped"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_DIVERGED = "MP030"
+_WAIT = 1.0  # seconds that the taker and the reader wait for something to come
+_FIRST_PAUSE = 0.1
+
+
+class Part(StrEnum):
+    """One of the agent's two sessions at the database."""
+
+    TAKER = "taker"
+    APPLIER = "applier"
+
+
+class EventName(StrEnum):
+    """What an agent has done or met."""
+
+    BEGUN = "begun"
+    """A session has begun."""
+    LOST = "lost"
+    """A session has ended, by an error; another one will be begun."""
+    UNANSWERED = "unanswered"
+    """The log has not answered; it will be asked again. What has come of an append is not known until then."""
+    ANSWERED = "answered"
+    """It has answered again."""
+    PROGRESS = "progress"
+    """Messages have been appended or received since the last time."""
+
+
+_LEVELS = {
+    EventName.BEGUN: logging.INFO,
+    EventName.LOST: logging.WARNING,
+    EventName.UNANSWERED: logging.WARNING,
+    EventName.ANSWERED: logging.INFO,
+    EventName.PROGRESS: logging.DEBUG,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where an agent is."""
+
+    member: str | None
+    """The replica's name; None before the applier has begun."""
+    applied: int | None
+    """The position that the replica has applied, likewise."""
+    end: int | None
+    """The position of the log's last entry; None where the log does not tell."""
+    appended: int
+    """How many messages this agent has appended."""
+    received: Mapping[str, int]
+    """How many entries it has handed over, by what has come of them (see mip.replica_receive)."""
+    appended_per_second: float
+    received_per_second: float
+
+    @property
+    def behind(self) -> int | None:
+        """How many entries of the log are still to be applied."""
+        return None if self.applied is None or self.end is None else max(0, self.end - self.applied)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that an agent has done or met."""
+
+    name: EventName
+    part: Part | None = None
+    error: BaseException | None = None
+    state: State | None = None
+
+
+class Stopped(Exception):
+    """The replica cannot go on with this log, and will not by itself: the log is not the one it has followed, replicas
+    have diverged, or what it needs of the log is gone. What has told so is in `__cause__`.
+    """
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(slots=True)
+class _Session:
+    """Of one part: how often in a row it has failed, and what has been told of that."""
+
+    part: Part
+    work: Callable[[_Session], Awaitable[None]]
+    failures: int = 0
+    told: str | None = None
+
+
+@dataclass(slots=True)
+class _Rates:
+    """So many a second, between the last two looks."""
+
+    appended: float = 0.0
+    received: float = 0.0
+
+
+@dataclass(slots=True)
+class _Counts:
+    appended: int = 0
+    received: Counter[str] = field(default_factory=Counter)
+
+    def since(self, before: _Counts, seconds: float) -> _Rates:
+        return _Rates(
+            (self.appended - before.appended) / seconds, (self.received.total() - before.received.total()) / seconds
+        )
+
+    def copy(self) -> _Counts:
+        return _Counts(self.appended, self.received.copy())
+
+
+class Agent:
+    """The agent of one replica. `await run()` until `stop()`."""
+
+    def __init__(
+        self,
+        database: str,
+        log: Engine,
+        *,
+        max_bytes: int = 1 << 20,
+        patience: float = 30.0,
+        longest_pause: float = 10.0,
+        report_every: float = 10.0,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        """`database`: a connection string. `max_bytes`: so much is taken, or read, at once, or a single message.
+
+        Times in seconds. `patience`: for how long to wait for a database that does not answer. `longest_pause`: what
+        the pauses between attempts grow to. `report_every`: how often to tell of PROGRESS, where there is any, and to
+        measure the rates.
+
+        `on_event` is called for every event, and must not raise. Events are logged, too (`pgmip.replication.agent`).
+        """
+        check_count("max_bytes", max_bytes, 1)
+        self._database = database
+        self._log = log
+        self._max_bytes = max_bytes
+        self._patience = checked_seconds("patience", patience)
+        self._longest_pause = checked_seconds("longest_pause", longest_pause)
+        self._report_every = checked_seconds("report_every", report_every)
+        self._on_event = on_event
+        self._stopping = asyncio.Event()
+        self._applies = asyncio.Event()
+        self._member: str | None = None
+        self._applied: int | None = None
+        self._counts = _Counts()
+        self._rates = _Rates()
+
+    async def run(self) -> None:
+        """Carry messages until `stop` is called. What databases and logs do is told as an event; raises Stopped where
+        the replica cannot go on.
+        """
+        sessions = (_Session(Part.TAKER, self._take), _Session(Part.APPLIER, self._apply))
+        works = (*map(self._keep, sessions), self._report(), self._stopping.wait())
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel(tasks)
+            self._stopping.clear()
+        for task in ended:
+            task.result()
+
+    def stop(self) -> None:
+        """Let `run` end. May be called by a signal handler of the event loop."""
+        self._stopping.set()
+
+    async def state(self) -> State:
+        """Where it is now."""
+        end = None
+        with contextlib.suppress(LogError):
+            end = await self._log.end()
+        return State(
+            self._member, self._applied, end, self._counts.appended, dict(self._counts.received),
+            self._rates.appended, self._rates.received,
+        )  # fmt: skip
+
+    async def _keep(self, it: _Session) -> None:
+        """Begin one session after another."""
+        while True:
+            try:
+                await it.work(it)
+            except (psycopg.Error, LogError) as error:
+                _check_end(error)
+                it.failures += 1
+                self._tell_lost(it, error)
+            await asyncio.sleep(self._pause(it.failures))
+
+    # -- the taker -----------------------------------------------------------------------------------------------
+
+    async def _take(self, it: _Session) -> None:
+        """Append what is to be committed here. Not without the applier: of two agents that serve one replica, as when
+        one is about to be replaced, the other one waits.
+        """
+        async with session(self._database, "pgmip replica taker", self._patience) as conn:
+            self._tell_begun(it)
+            while True:
+                await self._applies.wait()
+                with cut_after(conn, _WAIT + self._patience):
+                    rows = await _rows(conn, _sql.REPLICA_TAKE, (self._max_bytes, round(_WAIT * 1000)))
+                it.failures = 0
+                if rows:
+                    await self._append(conn, [Message(id, message) for id, message in rows])
+
+    async def _append(self, conn: Connection, messages: Sequence[Message]) -> None:
+        await self._answered(Part.TAKER, conn, lambda: self._log.append(messages))
+        self._counts.appended += len(messages)
+
+    # -- the applier ---------------------------------------------------------------------------------------------
+
+    async def _apply(self, it: _Session) -> None:
+        """Hand over what is in the log."""
+        async with session(self._database, "pgmip replica applier", self._patience) as conn:
+            ((self._member, self._applied, after),) = await _rows(conn, _sql.REPLICA_START)
+            self._applies.set()
+            try:
+                self._tell_begun(it)
+                while True:
+                    entries = await self._read(conn, after)
+                    await self._receive(conn, entries)
+                    it.failures = 0
+                    after += len(entries)
+            finally:
+                self._applies.clear()
+
+    async def _read(self, conn: Connection, after: int) -> Sequence[Entry]:
+        entries = await self._answered(Part.APPLIER, conn, lambda: self._log.read(after, self._max_bytes, wait=_WAIT))
+        if not entries:
+            await self._check(conn)
+        return entries
+
+    async def _receive(self, conn: Connection, entries: Sequence[Entry]) -> None:
+        """All of them one after another, without waiting for each answer. Behind one that fails the database refuses
+        the others.
+        """
+        async with conn.pipeline() as pipeline:
+            cursors = [conn.cursor() for _ in entries]
+            for cursor, entry in zip(cursors, entries, strict=True):
+                await cursor.execute(_sql.REPLICA_RECEIVE, (entry.position, entry.content), prepare=True)
+                await pipeline.sync()  # ends its transaction
+        for cursor, entry in zip(cursors, entries, strict=True):
+            ((verdict,),) = await cursor.fetchall()
+            self._counts.received[verdict] += 1
+            self._applied = max(self._applied or 0, entry.position)
+
+    # -- both ----------------------------------------------------------------------------------------------------
+
+    async def _answered(self, part: Part, conn: Connection, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the log answers, however often it has to be asked, as long as the session at the database lasts."""
+        failures = 0
+        while True:
+            try:
+                answer = await ask()
+                break
+            except Unavailable as error:
+                failures += 1
+                if failures == 1:
+                    self._tell(Event(EventName.UNANSWERED, part, error))
+                await asyncio.sleep(self._pause(failures))
+                await self._check(conn)
+        if failures:
+            self._tell(Event(EventName.ANSWERED, part))
+        return answer
+
+    async def _check(self, conn: Connection) -> None:
+        """Raise psycopg.OperationalError where the server has ended the session."""
+        if not is_silent(conn):
+            with cut_after(conn, self._patience):
+                await conn.execute(b"SELECT")
+
+    # -- what is told --------------------------------------------------------------------------------------------
+
+    async def _report(self) -> None:
+        told = self._counts.copy()
+        while True:
+            await asyncio.sleep(self._report_every)
+            self._rates = self._counts.since(told, self._report_every)
+            if self._counts != told:
+                told = self._counts.copy()
+                self._tell(Event(EventName.PROGRESS, state=await self.state()))
+
+    def _tell_begun(self, it: _Session) -> None:
+        it.told = None
+        self._tell(Event(EventName.BEGUN, it.part))
+
+    def _tell_lost(self, it: _Session, error: BaseException) -> None:
+        """Where it is news."""
+        if it.told != text(error):
+            it.told = text(error)
+            self._tell(Event(EventName.LOST, it.part, error))
+
+    def _tell(self, event: Event) -> None:
+        message = "replica" if event.part is None else f"replica's {event.part}"
+        fields = failure_fields(event.error)
+        reason = "" if event.error is None else f": {fields['error']}{quoted_sqlstate(event.error)}"
+        with contextlib.suppress(Exception):  # a log that fails stops no agent
+            logger.log(_LEVELS[event.name], "%s: %s%s", message, event.name, reason, extra=fields)
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _pause(self, failures: int) -> float:
+        """How long to wait after so many failures in a row."""
+        return random.uniform(0.5, 1) * min(self._longest_pause, _FIRST_PAUSE * 2.0 ** min(failures, 30))
+
+
+def _check_end(error: Exception) -> None:
+    """Raise Stopped where it is no use to begin anew."""
+    if isinstance(error, Trimmed):
+        hint = "set this replica up anew, from a backup of another one"
+        raise Stopped(f"this replica has been away for too long: {text(error)}", hint=hint) from error
+    if isinstance(error, WentBack):
+        raise Stopped(
+            text(error), hint="see which replica has read the most, before anything else is written"
+        ) from error
+    if isinstance(error, psycopg.Error) and error.sqlstate == _DIVERGED:
+        hint = error.diag.message_hint or "compare the replicas, before anything else is written"
+        raise Stopped(error.diag.message_primary or text(error), hint=hint) from error
+
+
+async def _rows(conn: Connection, statement: bytes, parameters: Sequence[Any] = ()) -> list[Any]:
+    return await (await conn.execute(statement, parameters, binary=True)).fetchall()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,301 @@
+"""The agent of a replica: everything arrives, once and in order, whatever ends meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from proxy import Fault, Mode, Proxy
+from replicas import Replica
+
+from pgmip.replication.agent import Agent, Event, EventName, Part, Stopped
+from pgmip.replication.embedded import EmbeddedLog, create
+from pgmip.replication.engine import Message, Refused, Trimmed, Unavailable, WentBack
+from pgmip.testing import Cluster
+
+pytestmark = pytest.mark.integration
+
+LARGE = 1 << 30
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster("replica", preload=(), fsync=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def log(cluster: Cluster) -> str:
+    """The connection string of a new one."""
+    name = f"log_{next(_numbers)}"
+    cluster.create_database(name)
+    await create(cluster.conninfo(name), Message(UUID(int=1), b"settings"))
+    return cluster.conninfo(name)
+
+
+@pytest.fixture
+def replica(cluster: Cluster) -> Replica:
+    return Replica(cluster, f"replica_{next(_numbers)}")
+
+
+@pytest.fixture
+def other(cluster: Cluster) -> Replica:
+    return Replica(cluster, f"replica_{next(_numbers)}")
+
+
+class Told(list[Event]):
+    """The events of an agent."""
+
+    def of(self, name: EventName) -> list[Part | None]:
+        return [event.part for event in self if event.name is name]
+
+
+@asynccontextmanager
+async def running(replica: Replica, log: str, **parameters: Any) -> AsyncIterator[tuple[Agent, Told]]:
+    """An agent that is stopped at the end."""
+    told = Told()
+    async with EmbeddedLog(log, **parameters) as engine:
+        agent = Agent(replica.conninfo, engine, longest_pause=0.2, report_every=0.1, on_event=told.append)
+        task = asyncio.create_task(agent.run())
+        try:
+            yield agent, told
+        finally:
+            agent.stop()
+            async with asyncio.timeout(30):
+                await task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - in a database, mostly
+            await asyncio.sleep(0.02)
+
+
+def numbered(first: int, number: int) -> list[bytes]:
+    return [b"%d" % n for n in range(first, first + number)]
+
+
+async def test_what_is_committed_at_one_is_applied_at_all(log: str, replica: Replica, other: Replica) -> None:
+    written = numbered(0, 200)
+    async with running(replica, log) as (agent, told), running(other, log) as (_, told_other):
+        for first in range(0, 200, 20):
+            (other if first == 100 else replica).commit(*written[first : first + 20])
+            await asyncio.sleep(0.02)
+        await until(lambda: len(replica.applied) == len(other.applied) == 200)
+        assert replica.applied == other.applied
+        assert sorted(replica.applied) == sorted(written)
+        assert [each for each in replica.applied if each not in written[100:120]] == written[:100] + written[120:]
+        await until(lambda: bool(told.of(EventName.PROGRESS)))
+        state = await agent.state()
+    assert (state.member, state.applied, state.end, state.behind, state.appended) == ("one", 201, 201, 0, 180)
+    assert state.received == {"settings": 1, "committed": 180, "applied": 20}
+    assert replica.waiting == other.waiting == 0
+    assert sorted(told.of(EventName.BEGUN)) == sorted(told_other.of(EventName.BEGUN)) == [Part.APPLIER, Part.TAKER]
+    assert {event.name for event in told} == {EventName.BEGUN, EventName.PROGRESS}
+
+
+async def test_it_goes_on_where_it_was(log: str, replica: Replica) -> None:
+    for number in range(3):
+        replica.commit(b"%d" % number)
+        async with running(replica, log) as (agent, _):
+            await until(lambda: replica.waiting == 0)
+            loaded = (await agent.state()).received.get("loaded", 0)
+        assert loaded == min(number, 1) * 2
+    assert replica.applied == numbered(0, 3)
+
+
+async def test_it_stops_at_once(log: str, replica: Replica) -> None:
+    """And leaves no session."""
+    async with running(replica, log) as (_, told):
+        await until(lambda: len(told) == 2)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+    assert loop.time() - begin < 10
+    query = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'pgmip replica%'"
+    await until(lambda: replica.sql(query) == [])
+
+
+@pytest.mark.parametrize("where", ["pgmip replica %", "pgmip replica log", "pgmip replica taker"])
+async def test_sessions_that_are_killed(
+    cluster: Cluster, log: str, replica: Replica, other: Replica, where: str
+) -> None:
+    """Again and again, at any moment, at the database and at the log."""
+    query = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s AND random() < 0.5"
+    written = numbered(0, 100)
+    async with running(replica, log), running(other, log):
+        async with await psycopg.AsyncConnection.connect(cluster.conninfo(), autocommit=True) as conn:
+            for first in range(0, 100, 4):
+                (replica if random.random() < 0.5 else other).commit(*written[first : first + 4])
+                await asyncio.sleep(random.uniform(0, 0.2))
+                await conn.execute(query, (where,))
+        await until(lambda: len(replica.applied) == len(other.applied) == 100)
+        assert replica.applied == other.applied
+        assert sorted(replica.applied) == sorted(written)
+
+
+@pytest.mark.parametrize("mode", [Mode.CUT, Mode.STALL])
+async def test_unknown_answers_of_the_log(cluster: Cluster, log: str, replica: Replica, mode: Mode) -> None:
+    """What the log has taken, without saying so, is not there twice."""
+    async with Proxy(cluster.port) as proxy:
+        through = {"host": "127.0.0.1", "port": proxy.port, "sslmode": "disable"}
+        through_proxy = cluster.conninfo(psycopg.conninfo.conninfo_to_dict(log)["dbname"], tcp=True, **through)
+        async with running(replica, through_proxy, patience=1) as (_, told):
+            for number in range(10):
+                proxy.arm(Fault(mode, "reply", random.randint(0, 8)))
+                replica.commit(b"%d" % number)
+                await until(lambda: replica.waiting == 0)
+            proxy.heal()
+            assert replica.applied == numbered(0, 10)
+        assert EventName.UNANSWERED in {event.name for event in told}
+        assert EventName.ANSWERED in {event.name for event in told}
+
+
+class Unsure(EmbeddedLog):
+    """Does what it is asked, and does not say so."""
+
+    unsure = 3
+
+    async def append(self, messages: Sequence[Message]) -> Sequence[int]:
+        positions = await super().append(messages)
+        if self.unsure:
+            self.unsure -= 1
+            raise Unavailable("the log: no answer")
+        return positions
+
+
+async def test_the_same_is_appended_until_it_is_known(log: str, replica: Replica) -> None:
+    told = Told()
+    replica.commit(*numbered(0, 5))
+    async with Unsure(log) as engine:
+        agent = Agent(replica.conninfo, engine, longest_pause=0.01, on_event=told.append)
+        task = asyncio.create_task(agent.run())
+        await until(lambda: (EventName.ANSWERED in {event.name for event in told}) and replica.waiting == 0)
+        agent.stop()
+        await task
+    assert replica.applied == numbered(0, 5)
+    assert (told.of(EventName.UNANSWERED), told.of(EventName.ANSWERED)) == ([Part.TAKER], [Part.TAKER])
+    assert told.of(EventName.LOST) == []
+
+
+async def test_what_a_dead_taker_had_taken(log: str, replica: Replica) -> None:
+    replica.commit(*numbered(0, 5))
+    async with await psycopg.AsyncConnection.connect(replica.conninfo, autocommit=True) as conn:
+        taken = await (await conn.execute(b"SELECT id, message FROM mip.replica_take(1000, 0)")).fetchall()
+        async with EmbeddedLog(log) as engine:  # which had appended some of it
+            await engine.append([Message(id, message) for id, message in taken[:2]])
+        async with running(replica, log):
+            replica.commit(*numbered(5, 5))
+            await until(lambda: len(replica.applied) == 7)
+            await conn.close()
+            await until(lambda: replica.waiting == 0)
+    assert sorted(replica.applied) == numbered(0, 10)
+
+
+async def test_two_agents_of_one_replica(log: str, replica: Replica) -> None:
+    """The other one waits, and does not take anything, until the first has ended."""
+    async with AsyncExitStack() as stack:
+        first, begun = await stack.enter_async_context(running(replica, log))
+        await until(lambda: len(begun.of(EventName.BEGUN)) == 2)
+        async with running(replica, log) as (second, told):
+            await until(lambda: told.of(EventName.LOST) == [Part.APPLIER])
+            replica.commit(*numbered(0, 5))
+            await until(lambda: replica.waiting == 0)
+            assert (await first.state()).appended == 5
+            await stack.aclose()
+            replica.commit(*numbered(5, 5))
+            await until(lambda: replica.waiting == 0)
+            assert (await second.state()).appended == 5
+    assert [event.error.sqlstate for event in told if isinstance(event.error, psycopg.Error)] == ["55006"]
+
+
+async def test_an_error_of_an_application(log: str, replica: Replica) -> None:
+    """What is behind it is not applied before it."""
+    replica.sql("INSERT INTO mip.failures VALUES (4, '40P01')")
+    replica.commit(*numbered(0, 8))
+    async with running(replica, log) as (_, told):
+        await until(lambda: bool(told.of(EventName.LOST)))
+        assert replica.applied == numbered(0, 2)
+        replica.sql("DELETE FROM mip.failures")
+        await until(lambda: replica.waiting == 0)
+    assert replica.applied == numbered(0, 8)
+    (error,) = (event.error for event in told if event.error)
+    assert isinstance(error, psycopg.errors.DeadlockDetected)
+
+
+async def test_another_log_stops_it(cluster: Cluster, log: str, replica: Replica) -> None:
+    replica.sql("INSERT INTO mip.applied VALUES (1, 'settings'), (2, 'something else')")
+    replica.commit(b"something")
+    async with EmbeddedLog(log) as engine:
+        agent = Agent(replica.conninfo, engine)
+        with pytest.raises(Stopped, match="another log") as raised:
+            await agent.run()
+    assert raised.value.hint == "Look at the logs."
+    assert isinstance(raised.value.__cause__, psycopg.Error)
+
+
+async def test_what_is_behind_a_fork_is_not_received(log: str, replica: Replica) -> None:
+    replica.sql("INSERT INTO mip.failures VALUES (3, 'MP030')")
+    replica.commit(*numbered(0, 8))
+    async with EmbeddedLog(log) as engine:
+        with pytest.raises(Stopped):
+            await Agent(replica.conninfo, engine).run()
+    assert replica.applied == numbered(0, 1)
+
+
+async def test_a_log_that_is_trimmed_or_shorter_stops_it(cluster: Cluster, log: str, replica: Replica) -> None:
+    async with EmbeddedLog(log) as engine:
+        await engine.append([Message(UUID(int=n), b"") for n in range(2, 12)])
+        await engine.trim(5)
+        with pytest.raises(Stopped, match="away for too long") as raised:
+            await Agent(replica.conninfo, engine).run()
+        assert isinstance(raised.value.__cause__, Trimmed)
+        replica.sql("INSERT INTO mip.applied SELECT n, '' FROM generate_series(1, 20) n")
+        with pytest.raises(Stopped, match="has lost messages") as raised:
+            await Agent(replica.conninfo, engine).run()
+        assert isinstance(raised.value.__cause__, WentBack)
+
+
+async def test_a_refusal_of_the_log(log: str, replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The applier goes on beside it."""
+    monkeypatch.setattr(EmbeddedLog, "max_message", 3)
+    replica.commit(b"1234")
+    async with running(replica, log) as (_, told), EmbeddedLog(log) as engine:
+        await until(lambda: told.of(EventName.LOST) == [Part.TAKER])
+        await engine.append([Message(UUID(int=2), b"1")])
+        await until(lambda: replica.applied == [b"1"])
+        replica.sql("DELETE FROM mip.waiting")
+        replica.commit(b"2")
+        await until(lambda: replica.applied == [b"1", b"2"])
+    assert [type(event.error) for event in told if event.error] == [Refused]
+
+
+async def test_a_restart_of_the_server(cluster: Cluster, log: str, replica: Replica) -> None:
+    """Noticed at once, also by who only waits."""
+    async with running(replica, log) as (_, told):
+        replica.commit(*numbered(0, 5))
+        await until(lambda: replica.waiting == 0)
+        cluster.kill_postmaster()
+        await asyncio.to_thread(cluster.start)
+        await until(lambda: told.of(EventName.BEGUN).count(Part.APPLIER) == 2)
+        replica.commit(*numbered(5, 5))
+        await until(lambda: replica.waiting == 0)
+    assert replica.applied == numbered(0, 10)
+
+
+async def test_one_of_many_entries_is_handed_over_alone(log: str, replica: Replica) -> None:
+    """Each in a transaction of its own, and without a round trip for each."""
+    async with EmbeddedLog(log) as engine:
+        await engine.append([Message(UUID(int=n), b"%d" % n) for n in range(2, 302)])
+        assert len(await engine.read(1, LARGE, wait=0)) == 300
+    async with running(replica, log):
+        await until(lambda: len(replica.applied) == 300)
+    transactions = replica.sql("SELECT count(DISTINCT xmin::text) FROM mip.applied")
+    assert transactions == [(301,)]
