@@ -10,6 +10,7 @@ import typer
 from .bench import bench
 from .demo import demo
 from .doctor import doctor
+from .replica import replica
 from .resolve import resolve
 from .show import show
 from .status import status, top
@@ -30,6 +31,7 @@ app = typer.Typer(
 for command in (status, top, show, resolve, sweep, doctor, enable, disable, bench, demo):
     app.command()(command)
 app.add_typer(writeset)
+app.add_typer(replica)
 
 
 def _version(wanted: bool) -> None:

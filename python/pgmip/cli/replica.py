@@ -1,0 +1,216 @@
+"""`pgmip replica`: the agent of a replicated database, and its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import psycopg
+import typer
+from psycopg.conninfo import conninfo_to_dict
+from rich.text import Text
+
+from .. import _sql
+from .._connection import cut_after
+from .._text import text
+from ..replication import embedded
+from ..replication.agent import Agent, Event, EventName, State, Stopped
+from ..replication.beginning import beginning
+from ..replication.embedded import EmbeddedLog
+from ..replication.engine import LogError, Unavailable
+from .errors import CliError, ExitCode
+from .options import JsonOption, TimeoutOption, run
+from .output import STYLES, Output, table, visible
+from .signals import until_signalled
+from .sites import connect, failure_of
+
+__all__ = ["replica"]
+
+replica = typer.Typer(
+    name="replica",
+    help="A replicated database: its log, and the agent of each replica.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+DatabaseOption = Annotated[str, typer.Option("--database", metavar="CONNINFO", help="The replica.")]
+LogOption = Annotated[str, typer.Option("--log", metavar="CONNINFO", help="The log: a database of its own.")]
+_STYLE = {
+    EventName.BEGUN: STYLES["ok"],
+    EventName.LOST: STYLES["error"],
+    EventName.UNANSWERED: STYLES["warning"],
+    EventName.ANSWERED: STYLES["ok"],
+}
+
+
+@replica.command("init")
+def init(
+    database: DatabaseOption,
+    log: LogOption,
+    window: Annotated[
+        int, typer.Option("--window", min=1, help="So many positions a transaction may be behind at its COMMIT.")
+    ] = 100_000,
+    timeout: TimeoutOption = 5.0,
+    json: JsonOption = False,
+) -> None:
+    """Make a log for a database, with the settings that all its replicas will have.
+
+    Where that has been done before nothing happens. Exit code 1 where there is a log of another database, or with
+    another --window.
+    """
+
+    async def body(output: Output) -> ExitCode:
+        with _failures(database, log):
+            first = await beginning(database, window, patience=timeout)
+            made = await embedded.create(log, first, patience=timeout)
+        if output.json:
+            output.document({"command": "replica init", "made": made, "window": window})
+        else:
+            output.line("the log is made" if made else "the log is there already")
+        return ExitCode.OK
+
+    run("replica init", json, body)
+
+
+@replica.command("run")
+def run_agent(
+    database: DatabaseOption,
+    log: LogOption,
+    timeout: TimeoutOption = 30.0,
+    json: JsonOption = False,
+) -> None:
+    """Carry messages between a replica and its log, until Ctrl-C or SIGTERM. A second agent of a replica waits.
+
+    Prints a line per event; with --json, a document per line. Whatever cannot be reached is tried again. Exit code 1
+    where the replica cannot go on: replicas have diverged, or what it needs of the log is gone.
+    """
+
+    async def body(output: Output) -> ExitCode:
+        unwritten: list[OSError] = []
+
+        def tell(event: Event) -> None:
+            try:
+                _tell(output, event)
+            except OSError as error:  # as when the reader has gone away
+                unwritten.append(error)
+                agent.stop()
+
+        with _failures(database, log):
+            async with EmbeddedLog(log, patience=timeout) as engine:
+                agent = Agent(database, engine, patience=timeout, on_event=tell)
+                await until_signalled(agent.run(), agent.stop)
+        if unwritten:
+            raise unwritten[0]
+        return ExitCode.OK
+
+    run("replica run", json, body)
+
+
+@replica.command("status")
+def status(
+    database: DatabaseOption,
+    log: LogOption,
+    timeout: TimeoutOption = 5.0,
+    json: JsonOption = False,
+) -> None:
+    """Show a replica beside the end of its log. Exit code 1 where no agent applies what is in the log."""
+
+    async def body(output: Output) -> ExitCode:
+        with _failures(database, log):
+            replication = await _replication(database, timeout)
+            async with EmbeddedLog(log, patience=timeout) as engine:
+                end = await engine.end()
+        behind = max(0, end - replication["applied"])
+        code = ExitCode.PROBLEMS if replication["applier_pid"] is None else ExitCode.OK
+        if output.json:
+            output.document(
+                {
+                    "command": "replica status",
+                    "exit_code": int(code),
+                    "end": end,
+                    "behind": behind,
+                    "replication": replication,
+                }
+            )
+            return code
+        if code:
+            output.error("no agent is at work here", "start one: pgmip replica run")
+        shown = {**replication, "end": end, "behind": behind}
+        rows = ((visible(name), "-" if value is None else visible(str(value))) for name, value in shown.items())
+        output.console.print(table(("", ""), rows))
+        return code
+
+    run("replica status", json, body)
+
+
+async def _replication(database: str, timeout: float) -> dict[str, Any]:
+    async with connect(database, timeout=timeout) as conn:
+        with cut_after(conn, timeout):
+            row = await (await conn.execute(_sql.REPLICATION)).fetchone()
+    if row is None:
+        raise CliError("this database is not replicated", hint="see mip.replicated_database")
+    found: dict[str, Any] = row["replication"]
+    return found
+
+
+@contextmanager
+def _failures(database: str, log: str) -> Iterator[None]:
+    """What these raise is told as a CliError."""
+    for option, conninfo in (("--database", database), ("--log", log)):
+        try:
+            conninfo_to_dict(conninfo)
+        except (psycopg.ProgrammingError, UnicodeError) as error:
+            why = " ".join(str(error).split())
+            raise CliError(f"{option}: not a connection string: {why}", ExitCode.USAGE) from None
+    try:
+        yield
+    except Stopped as error:
+        raise CliError(text(error), hint=error.hint) from error
+    except LogError as error:
+        code = ExitCode.UNREACHABLE if isinstance(error, Unavailable) else ExitCode.PROBLEMS
+        raise CliError(f"the log: {text(error)}", code, hint=error.hint) from error
+    except psycopg.Error as error:
+        failure = failure_of(error)
+        code = ExitCode.UNREACHABLE if error.sqlstate is None else ExitCode.PROBLEMS
+        raise CliError(f"the database: {failure.message}", code, hint=failure.hint) from error
+
+
+def _tell(output: Output, event: Event) -> None:
+    error = None if event.error is None else " ".join(f"{type(event.error).__name__}: {text(event.error)}".split())
+    if output.json:
+        output.document(
+            {
+                "command": "replica run",
+                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "event": event.name,
+                "part": event.part,
+                "error": error,
+                "state": None if event.state is None else _document(event.state),
+            }
+        )
+        return
+    told = _line(event.state) if event.state is not None else f"{event.part}{f': {error}' if error else ''}"
+    output.line(f"{datetime.now():%H:%M:%S} ", Text(f"{event.name:<12}", _STYLE.get(event.name, "")), told)
+
+
+def _document(state: State) -> Mapping[str, Any]:
+    """What docs/reference/cli.md says of it."""
+    return {
+        "member": state.member,
+        "applied": state.applied,
+        "end": state.end,
+        "behind": state.behind,
+        "appended": state.appended,
+        "received": state.received,
+        "appended_per_second": round(state.appended_per_second, 1),
+        "received_per_second": round(state.received_per_second, 1),
+    }
+
+
+def _line(state: State) -> str:
+    behind = "unknown how far" if state.behind is None else str(state.behind)
+    return (
+        f"{state.member} has applied {state.applied}, {behind} behind; a second: "
+        f"{state.appended_per_second:.1f} appended, {state.received_per_second:.1f} received"
+    )

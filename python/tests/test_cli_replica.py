@@ -1,0 +1,168 @@
+"""`pgmip replica`: a log is made once, an agent runs until it is told to stop, or cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replicas import Replica
+from test_cli import NOWHERE, OK, PROBLEMS, UNREACHABLE, USAGE, Cli
+from test_cli_process import wait_until
+
+from pgmip.replication.embedded import EmbeddedLog
+from pgmip.testing import Cluster
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 60
+LARGE = 1 << 30
+Start = Callable[..., "subprocess.Popen[str]"]
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster("replica", preload=(), fsync=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def replica(cluster: Cluster) -> Replica:
+    return Replica(cluster, f"replica_{next(_numbers)}")
+
+
+@pytest.fixture
+def log(cluster: Cluster) -> str:
+    """A database without a log."""
+    name = f"log_{next(_numbers)}"
+    cluster.create_database(name)
+    return cluster.conninfo(name)
+
+
+@pytest.fixture
+def cli() -> Cli:
+    return Cli({})
+
+
+@pytest.fixture
+def start(replica: Replica, log: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts `pgmip replica WORDS...` with this replica and log."""
+    processes: list[subprocess.Popen[str]] = []
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "pgmip.cli", "replica", *words, "--database", replica.conninfo, "--log", log]
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, text=True, cwd=tmp_path, env=environ, **pipes)
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def first_of(log: str) -> bytes:
+    async def read() -> bytes:
+        async with EmbeddedLog(log) as engine:
+            return (await engine.read(0, LARGE, wait=0))[0].content
+
+    return asyncio.run(read())
+
+
+def test_init(cli: Cli, replica: Replica, log: str) -> None:
+    options = ("--database", replica.conninfo, "--log", log)
+    assert "is made" in cli("replica", "init", *options, code=OK).stdout
+    first = first_of(log)
+    assert first.startswith(b"S 100000 ")
+    assert cli.json("replica", "init", *options) == {"command": "replica init", "made": False, "window": 100_000}
+    assert first_of(log) == first
+    assert "another beginning" in cli("replica", "init", *options, "--window=5", code=PROBLEMS).stderr
+
+
+def test_the_log_of_another_database(cli: Cli, cluster: Cluster, replica: Replica, log: str) -> None:
+    other = Replica(cluster, f"replica_{next(_numbers)}")
+    cli("replica", "init", "--database", replica.conninfo, "--log", log, "--window=5", code=OK)
+    assert first_of(log).startswith(b"S 5 ")
+    said = cli("replica", "init", "--database", other.conninfo, "--log", log, "--window=5", code=PROBLEMS)
+    assert "another beginning" in said.stderr
+
+
+@pytest.mark.parametrize("command", ["init", "status"])
+def test_what_cannot_be_done(cli: Cli, cluster: Cluster, replica: Replica, log: str, command: str) -> None:
+    def said(database: str, log: str, code: int) -> str:
+        return str(cli("replica", command, "--database", database, "--log", log, code=code).stderr)
+
+    said("nonsense", log, USAGE)
+    assert "--log: not a connection string" in said(replica.conninfo, "nonsense", USAGE)
+    assert "the database: " in said(NOWHERE, log, UNREACHABLE)
+    assert "the log: " in said(replica.conninfo, NOWHERE, UNREACHABLE)
+    assert "CREATE EXTENSION" in said(cluster.conninfo(), log, PROBLEMS)
+
+
+def test_status(cli: Cli, replica: Replica, log: str, start: Start) -> None:
+    options = ("--database", replica.conninfo, "--log", log)
+    assert "no log in this database" in cli("replica", "status", *options, code=PROBLEMS).stderr
+    cli("replica", "init", *options, code=OK)
+    document = cli.json("replica", "status", *options, code=PROBLEMS)
+    assert (document["end"], document["behind"], document["replication"]["applied"]) == (1, 1, 0)
+    assert "no agent" in cli("replica", "status", *options, code=PROBLEMS).stderr
+    start("run")
+    wait_until(lambda: replica.sql("SELECT FROM mip.applied") != [])
+    document = cli.json("replica", "status", *options, code=OK)
+    assert (document["end"], document["behind"], document["replication"]["applied"]) == (1, 0, 1)
+    assert "behind" in cli("replica", "status", *options, code=OK).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_until_told_to_stop(replica: Replica, start: Start, number: signal.Signals) -> None:
+    assert start("init").wait(PATIENCE) == OK
+    process = start("run", "--json")
+    assert process.stdout is not None
+    begun = [json.loads(process.stdout.readline()) for _ in range(2)]
+    assert {(line["event"], line["part"], line["error"]) for line in begun} == {
+        ("begun", "taker", None),
+        ("begun", "applier", None),
+    }
+    replica.commit(b"one", b"two")
+    assert json.loads(process.stdout.readline())["event"] == "progress"
+    wait_until(lambda: replica.waiting == 0)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (OK, "")
+    assert replica.applied == [b"one", b"two"]
+
+
+def test_lines_for_people(replica: Replica, start: Start) -> None:
+    process = start("run")
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert any("lost        applier: Refused: there is no log in this database" in line for line in lines)
+    assert start("init").wait(PATIENCE) == OK
+    while "progress" not in (line := process.stdout.readline()):
+        pass
+    assert "one has applied 1, 0 behind" in line
+
+
+def test_run_cannot_go_on(replica: Replica, start: Start) -> None:
+    replica.sql("INSERT INTO mip.applied VALUES (1, 'something else')")
+    assert start("init").wait(PATIENCE) == OK
+    process = start("run")
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == PROBLEMS
+    assert errors == "pgmip: another log\nhint: Look at the logs.\n"
+    last = start("run", "--json").communicate(timeout=PATIENCE)[0].splitlines()[-1]
+    assert json.loads(last) == {
+        "command": "replica run",
+        "error": {"message": "another log", "hint": "Look at the logs.", "exit_code": PROBLEMS},
+    }
