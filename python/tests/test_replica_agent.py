@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -119,6 +120,7 @@ async def test_it_stops_at_once(log: str, replica: Replica) -> None:
         loop = asyncio.get_running_loop()
         begin = loop.time()
     assert loop.time() - begin < 10
+    gc.collect()  # where psycopg leaves what it was about to connect when it was cancelled
     query = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'pgmip replica%'"
     await until(lambda: replica.sql(query) == [])
 
@@ -232,8 +234,8 @@ async def test_an_error_of_an_application(log: str, replica: Replica) -> None:
 
 async def test_another_log_stops_it(cluster: Cluster, log: str, replica: Replica) -> None:
     replica.sql("INSERT INTO mip.applied VALUES (1, 'settings'), (2, 'something else')")
-    replica.commit(b"something")
     async with EmbeddedLog(log) as engine:
+        await engine.append([Message(UUID(int=2), b"something")])
         agent = Agent(replica.conninfo, engine)
         with pytest.raises(Stopped, match="another log") as raised:
             await agent.run()
@@ -257,8 +259,8 @@ async def test_a_log_that_is_trimmed_or_shorter_stops_it(cluster: Cluster, log: 
         with pytest.raises(Stopped, match="away for too long") as raised:
             await Agent(replica.conninfo, engine).run()
         assert isinstance(raised.value.__cause__, Trimmed)
-        replica.sql("INSERT INTO mip.applied SELECT n, '' FROM generate_series(1, 20) n")
-        with pytest.raises(Stopped, match="has lost messages") as raised:
+        replica.sql("INSERT INTO mip.applied SELECT n, '' FROM generate_series(1, 12) n")
+        with pytest.raises(Stopped, match="ends at position 11, and 12 is applied: it has lost messages") as raised:
             await Agent(replica.conninfo, engine).run()
         assert isinstance(raised.value.__cause__, WentBack)
 
@@ -291,7 +293,7 @@ async def test_a_restart_of_the_server(cluster: Cluster, log: str, replica: Repl
 
 
 async def test_one_of_many_entries_is_handed_over_alone(log: str, replica: Replica) -> None:
-    """Each in a transaction of its own, and without a round trip for each."""
+    """Each in a transaction of its own, however many are read at once."""
     async with EmbeddedLog(log) as engine:
         await engine.append([Message(UUID(int=n), b"%d" % n) for n in range(2, 302)])
         assert len(await engine.read(1, LARGE, wait=0)) == 300

@@ -169,7 +169,7 @@ async def test_killed_at_any_moment(cluster: Cluster, database: str, connect: Op
     done = asyncio.Event()
 
     async def kill() -> None:
-        query = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+        query = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND random() < 0.3"
         async with await psycopg.AsyncConnection.connect(cluster.conninfo(), autocommit=True) as conn:
             while not done.is_set():
                 await asyncio.sleep(random.uniform(0, 0.1))
@@ -208,6 +208,27 @@ async def test_a_cancelled_append_is_carried_out_or_not(connect: Open) -> None:
         await log.append([mine])
         written.append(mine.content)
     assert await contents(log) == written
+
+
+async def test_what_a_synchronous_standby_has_not_got(cluster: Cluster, database: str, connect: Open) -> None:
+    """Is not acknowledged, also where it can be seen, because the session that waited for the standby was ended."""
+    log, mine = connect(patience=2), message(b"mine")
+    await log.append([message(b"first")])
+    cluster.configure({"synchronous_standby_names": "nobody"})
+    await asyncio.sleep(0.5)
+    cluster.run_sql("CHECKPOINT")  # whose process lets commits wait, once it has read the setting
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await log.append([mine])
+        cluster.run_sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        while await connect().end() < 3:  # noqa: ASYNC110 - in the log
+            await asyncio.sleep(0.1)
+        with pytest.raises(Unavailable):
+            await log.append([mine])
+    finally:
+        cluster.configure({"synchronous_standby_names": ""})
+    assert await connect().append([mine]) == [3]
 
 
 async def test_a_crash_of_the_server(cluster: Cluster, database: str, connect: Open) -> None:

@@ -234,9 +234,9 @@ class Agent:
                 await self._applies.wait()
                 with cut_after(conn, _WAIT + self._patience):
                     rows = await _rows(conn, _sql.REPLICA_TAKE, (self._max_bytes, round(_WAIT * 1000)))
-                it.failures = 0
                 if rows:
                     await self._append(conn, [Message(id, message) for id, message in rows])
+                it.failures = 0
 
     async def _append(self, conn: Connection, messages: Sequence[Message]) -> None:
         await self._answered(Part.TAKER, conn, lambda: self._log.append(messages))
@@ -251,6 +251,7 @@ class Agent:
             self._applies.set()
             try:
                 self._tell_begun(it)
+                await self._check_log(conn)
                 while True:
                     entries = await self._read(conn, after)
                     await self._receive(conn, entries)
@@ -259,6 +260,12 @@ class Agent:
             finally:
                 self._applies.clear()
 
+    async def _check_log(self, conn: Connection) -> None:
+        """Raise WentBack where this replica has applied what is not in the log."""
+        end = await self._answered(Part.APPLIER, conn, self._log.end)
+        if end < (self._applied or 0):
+            raise WentBack(f"the log ends at position {end}, and {self._applied} is applied: it has lost messages")
+
     async def _read(self, conn: Connection, after: int) -> Sequence[Entry]:
         entries = await self._answered(Part.APPLIER, conn, lambda: self._log.read(after, self._max_bytes, wait=_WAIT))
         if not entries:
@@ -266,15 +273,11 @@ class Agent:
         return entries
 
     async def _receive(self, conn: Connection, entries: Sequence[Entry]) -> None:
-        """All of them one after another, without waiting for each answer. Behind one that fails the database refuses
-        the others.
+        """One after another, each with its answer before the next: a pipeline was tried, and is no faster, as the
+        database has more to do than the agent.
         """
-        async with conn.pipeline() as pipeline:
-            cursors = [conn.cursor() for _ in entries]
-            for cursor, entry in zip(cursors, entries, strict=True):
-                await cursor.execute(_sql.REPLICA_RECEIVE, (entry.position, entry.content), prepare=True)
-                await pipeline.sync()  # ends its transaction
-        for cursor, entry in zip(cursors, entries, strict=True):
+        for entry in entries:
+            cursor = await conn.execute(_sql.REPLICA_RECEIVE, (entry.position, entry.content), prepare=True)
             ((verdict,),) = await cursor.fetchall()
             self._counts.received[verdict] += 1
             self._applied = max(self._applied or 0, entry.position)

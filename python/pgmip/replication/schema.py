@@ -58,6 +58,8 @@ BEGIN
 END $$;
 
 CREATE PROCEDURE mip_log.append(ids uuid[], contents bytea[], OUT positions bigint[]) LANGUAGE plpgsql AS $$
+DECLARE
+    added integer;
 BEGIN
     PERFORM mip_log.check_durable();
     PERFORM pg_advisory_xact_lock({_KEY});
@@ -65,6 +67,12 @@ BEGIN
     SELECT (SELECT coalesce(max(m."position"), 0) FROM mip_log.message m) + row_number() OVER (ORDER BY n), id, content
     FROM unnest(ids, contents) WITH ORDINALITY AS new (id, content, n)
     WHERE (SELECT m."position" FROM mip_log.message m WHERE m.id = new.id) IS NULL;
+    GET DIAGNOSTICS added = ROW_COUNT;
+    IF added < cardinality(ids) THEN
+        -- What was added before may have been seen before a synchronous standby had it, where a session was ended that
+        -- waited for that: what is written now makes this one wait.
+        UPDATE mip_log.log SET version = version;
+    END IF;
     PERFORM pg_notify('mip_log', '');
     positions := ARRAY(SELECT (SELECT m."position" FROM mip_log.message m WHERE m.id = given.id)
                        FROM unnest(ids) WITH ORDINALITY AS given (id, n) ORDER BY n);
