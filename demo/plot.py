@@ -36,11 +36,11 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
     figure.legend(marks, words, loc="lower center", ncols=4, frameon=False)
     figure.suptitle("Latency of every order while app servers are killed")
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    path.write_text(_svg(figure), encoding="utf-8")
+    path.write_text(svg(figure), encoding="utf-8")
     plt.close(figure)
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     """With text as text, and coordinates as exact as can be seen: small, and the same for the same run."""
     drawn = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "demo"}):

@@ -155,7 +155,7 @@ class Agent:
         *,
         max_bytes: int = 1 << 20,
         patience: float = 30.0,
-        longest_pause: float = 10.0,
+        longest_pause: float = 2.0,
         report_every: float = 10.0,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:

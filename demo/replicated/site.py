@@ -1,0 +1,129 @@
+"""Three replicas, their agents, and the log: private clusters, and processes that are started again when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib import resources
+from pathlib import Path
+
+import psycopg
+from pgmip.testing import Cluster
+
+DATABASE = "bookstore"
+MEMBERS = ("a", "b", "c")
+RESTART_AFTER = 1.0  # seconds
+
+# The log is what is durable. Replicas need not flush, and their own crashes are crashes of a process here.
+_LOG_SETTINGS: dict[str, bool | int | str] = {"fsync": True, "wal_level": "minimal", "max_wal_senders": 0}
+
+
+class Replica:
+    """A server, and the agent that connects it with the log."""
+
+    def __init__(self, cluster: Cluster, log: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.name = cluster.name
+        self.conninfo = cluster.conninfo(DATABASE, connect_timeout=2)
+        self._log = log
+        self._output = folder / f"agent-{self.name}.log"
+        self._agent: subprocess.Popen[bytes] | None = None
+
+    def start_agent(self) -> None:
+        command = [sys.executable, "-m", "pgmip.cli", "replica", "run"]
+        with self._output.open("ab") as output:
+            self._agent = subprocess.Popen(
+                [*command, "--database", self.cluster.conninfo(DATABASE), "--log", self._log],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def kill_agent(self) -> None:
+        if self._agent is not None:
+            self._agent.kill()
+            self._agent.wait()
+
+    def ask(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.conninfo, autocommit=True) as conn:
+            return conn.execute(sql.encode(), parameters).fetchall()
+
+
+    def until_applied(self, position: int) -> None:
+        self.ask("SELECT mip.wait_for(%(position)s)", {"position": position})
+
+
+class Site:
+    def __init__(self, replicas: list[Replica], log: Cluster) -> None:
+        self.replicas = replicas
+        self.log = log
+        self._restarts: set[asyncio.Task[None]] = set()
+
+    def end(self) -> int:
+        """The position of the log's last entry."""
+        with psycopg.connect(self.log.conninfo("log"), autocommit=True) as conn:
+            row = conn.execute("SELECT max(position) FROM mip_log.message").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def kill(self, cluster: Cluster) -> None:
+        """With SIGKILL; it comes back after a second."""
+        cluster.kill_postmaster()
+        self._later(cluster.start)
+
+    def kill_agent(self, replica: Replica) -> None:
+        replica.kill_agent()
+        self._later(replica.start_agent)
+
+    def _later(self, start: Callable[[], object]) -> None:
+        async def restart() -> None:
+            await asyncio.sleep(RESTART_AFTER)
+            await asyncio.to_thread(start)
+
+        task = asyncio.create_task(restart())
+        self._restarts.add(task)
+
+    async def all_apply(self) -> None:
+        """Wait until each replica's agent has brought it the log's beginning."""
+        for replica in self.replicas:
+            await asyncio.to_thread(replica.until_applied, 1)
+
+    async def all_up(self) -> None:
+        """Wait until everything that was killed is there again. Raises what has kept it from that."""
+        while self._restarts:
+            await self._restarts.pop()
+
+
+@contextmanager
+def site(folder: Path) -> Iterator[Site]:
+    """A bookstore, loaded at one replica, of which the others are copies."""
+    with ExitStack() as stack:
+        log = stack.enter_context(Cluster("log", settings=_LOG_SETTINGS, preload=()))
+        log.create_database("log")
+        first = stack.enter_context(Cluster(MEMBERS[0], settings={"mip.member": MEMBERS[0]}))
+        first.create_database(DATABASE)
+        first.run_sql(resources.files(__package__).joinpath("schema.sql").read_text(), dbname=DATABASE)
+        first.configure({"mip.replicated_database": DATABASE})
+        first.restart()
+        _pgmip("replica", "init", "--database", first.conninfo(DATABASE), "--log", log.conninfo("log"))
+        copies = [stack.enter_context(_copy(first, name)) for name in MEMBERS[1:]]
+        replicas = [Replica(cluster, log.conninfo("log"), folder) for cluster in (first, *copies)]
+        for replica in replicas:
+            stack.callback(replica.kill_agent)
+            replica.start_agent()
+        yield Site(replicas, log)
+
+
+def _copy(first: Cluster, name: str) -> Cluster:
+    copy = Cluster(name, settings={"mip.member": name, "mip.replicated_database": DATABASE}, standby_of=first).start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(copy.remove)
+        copy.promote()
+        stack.pop_all()
+    return copy
+
+
+def _pgmip(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "pgmip.cli", *arguments], check=True, stdout=subprocess.DEVNULL)
