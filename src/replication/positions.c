@@ -19,6 +19,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/index.h"
 #include "executor/tuptable.h"
 #include "utils/builtins.h"
@@ -134,7 +135,8 @@ mip_positions_load(void)
 			load_member(list_nth(members, i), RelationGetDescr(rel), i);
 		mip_member->applied = mip_member->worth_telling = last.position;
 		mip_member->history = last.history;
-		mip_member->loaded = true;
+		/* a standby goes on without our noticing */
+		mip_member->loaded = !RecoveryInProgress();
 	}
 	LWLockRelease(mip_member->lock);
 	table_close(rel, AccessShareLock);

@@ -20,6 +20,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "replication/origin.h"
 #include "storage/latch.h"
 #include "storage/procsignal.h"
 #include "utils/elog.h"
@@ -72,6 +73,20 @@ refuse_serializable(void)
 				 errhint("Use REPEATABLE READ, which is snapshot isolation among all replicas.")));
 }
 
+/*
+ * How far a subscription is goes with the commit, and would be lost with it, but not what it
+ * has brought.
+ */
+static void
+refuse_subscription(void)
+{
+	if (replorigin_session_origin != InvalidRepOriginId)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a subscription cannot change tables of a replicated database"),
+				 errdetail("Behind a crash it would apply again what the replicas have already.")));
+}
+
 /* The first change of a mip table: is the transaction captured, whatever the setting? */
 static bool
 begins_to_change(void)
@@ -80,6 +95,7 @@ begins_to_change(void)
 		return false;
 	refuse_instance();
 	refuse_serializable();
+	refuse_subscription();
 	mip_positions_load();
 	LWLockAcquire(mip_member->lock, LW_SHARED);
 	first = mip_member->applied;

@@ -49,7 +49,7 @@ static struct
 {
 	bool		is;
 	uint64		next;			/* the position to come */
-	uint64		written;		/* up to here this replica has been before */
+	uint64		pruned;			/* up to here mip.applied is */
 	uint64		history;		/* at next - 1; 0: not known, as nothing is
 								 * before what is read again */
 	MemoryContext context;
@@ -162,9 +162,20 @@ mip_receive_start(void)
 		me.certifier = mip_certifier_create(&settings, start.read_after);
 		MemoryContextSwitchTo(caller);
 	}
-	me.written = start.applied;
+	me.pruned = start.read_after;
 	me.next = start.read_after + 1;
 	return start;
+}
+
+static bool
+is_here(uint64 position)
+{
+	bool		result;
+
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	result = mip_member->applied >= position;
+	LWLockRelease(mip_member->lock);
+	return result;
 }
 
 /* ---- is it the log that has been followed? ---- */
@@ -254,14 +265,14 @@ find_own(const MipMessage *message)
 	{
 		MipCommit  *commit = &mip_member->commits[i];
 
-		if ((commit->state == MIP_COMMIT_TAKEN || commit->state == MIP_COMMIT_QUEUED) &&
+		if (commit->state != MIP_COMMIT_NONE &&
 			memcmp(&commit->id, &message->id, sizeof(MipMessageId)) == 0)
 			return commit;
 	}
 	return NULL;
 }
 
-/* Whoever waits for it is told; NULL if there is nobody. */
+/* Whoever waits for it is told, if he has not been; NULL if there is nobody. */
 static MipCommit *
 tell_own(const MipMessage *message, const MipPosition *position)
 {
@@ -270,7 +281,7 @@ tell_own(const MipMessage *message, const MipPosition *position)
 	(void) mip_member_memory();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	own = find_own(message);
-	if (own)
+	if (own && own->state != MIP_COMMIT_CERTIFIED)
 	{
 		own->position = position->position;
 		own->history = position->history;
@@ -291,17 +302,6 @@ still_commits(const MipCommit *own, const MipPosition *position)
 	return result;
 }
 
-static bool
-is_here(uint64 position)
-{
-	bool		result;
-
-	LWLockAcquire(mip_member->lock, LW_SHARED);
-	result = mip_member->applied >= position;
-	LWLockRelease(mip_member->lock);
-	return result;
-}
-
 /* Has its own session committed it? */
 static bool
 let_own_commit(const MipMessage *message, const MipPosition *position)
@@ -309,7 +309,7 @@ let_own_commit(const MipMessage *message, const MipPosition *position)
 	MipCommit  *own = tell_own(message, position);
 
 	if (own == NULL)
-		return false;
+		return is_here(position->position);
 	ConditionVariablePrepareToSleep(&mip_member->advanced);
 	while (still_commits(own, position))
 		ConditionVariableSleep(&mip_member->advanced, PG_WAIT_EXTENSION);
@@ -380,14 +380,22 @@ open_writeset(const MipMessage *message)
 static void
 book(const MipPosition *position, MipReplicationCounter what)
 {
-	MipLogSettings settings;
-
 	mip_position_write(position);
 	me.position = *position;
 	me.what = what;
-	if (position->position % PRUNE_EVERY == 0 && mip_log_settings(&settings) &&
-		position->position > settings.window)
-		mip_positions_prune(position->position - settings.window - 1);
+}
+
+/* What a session would read again stays, with the position before. */
+static void
+prune(void)
+{
+	MipLogSettings settings;
+
+	if (me.next < me.pruned + PRUNE_EVERY || !mip_log_settings(&settings) ||
+		me.next < me.pruned + PRUNE_EVERY + settings.window)
+		return;
+	me.pruned = me.next - settings.window - 1;
+	mip_positions_prune(me.pruned - 1);
 }
 
 /* With this message, and the verdict that `position` has */
@@ -514,8 +522,9 @@ mip_receive(uint64 position, bytea *bytes)
 	me.received = true;
 	mip_set_publishes(false);
 	message = mip_message_decode(bytes);
-	result = position <= me.written ? receive_again(message, bytes) : receive_new(message, bytes);
+	result = is_here(position) ? receive_again(message, bytes) : receive_new(message, bytes);
 	me.next++;
+	prune();
 	return result;
 }
 
