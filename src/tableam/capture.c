@@ -102,10 +102,12 @@ is_key(Oid index, bool *valid)
 	return result;
 }
 
+/* Only a partition's index is one of another index. */
 static void
-add_key(MipPlaceKeys *keys, Oid index, bool valid)
+add_key(MipPlaceKeys *keys, Relation rel, Oid index, bool valid)
 {
-	MipPlaceKey key = {index, mip_partition_topmost(index), valid};
+	Oid			topmost = rel->rd_rel->relispartition ? mip_partition_topmost(index) : index;
+	MipPlaceKey key = {index, topmost, valid};
 
 	keys->keys[keys->n++] = key;
 }
@@ -156,7 +158,7 @@ mip_capture_keys(Relation rel)
 		bool		valid;
 
 		if (is_key(lfirst_oid(lc), &valid))
-			add_key(keys, lfirst_oid(lc), valid);
+			add_key(keys, rel, lfirst_oid(lc), valid);
 	}
 	add_references(keys, fks);
 	list_free(indexes);
