@@ -32,6 +32,7 @@
 #include "storage/lmgr.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
@@ -166,18 +167,24 @@ mip_capture_keys(Relation rel)
 	return keys;
 }
 
-static void
+/* Of a file's first change: apart, so that others are fast */
+static pg_noinline void
+keep_keys(Relation rel)
+{
+	MemoryContext caller = MemoryContextSwitchTo(TopTransactionContext);
+
+	mip_places_set_keys(mip_capture_keys(rel));
+	MemoryContextSwitchTo(caller);
+}
+
+static inline void
 append(Relation rel, Oid filenumber, MipPlaceOp op,
 	   const ItemPointerData *old, const ItemPointerData *new)
 {
 	MipPlaceFile file = {RelationGetRelid(rel), filenumber};
-	MipPlaceKeys *keys;
 
-	if (likely(!mip_places_append(file, op, old, new)))
-		return;
-	keys = mip_capture_keys(rel);
-	mip_places_set_keys(keys);
-	pfree(keys);
+	if (unlikely(mip_places_append(file, op, old, new)))
+		keep_keys(rel);
 }
 
 static void
@@ -361,6 +368,12 @@ mip_capture_pause_truncate(const List *relids)
 
 	truncated_by_writeset = relids;
 	return before;
+}
+
+void
+mip_capture_at_start_sub(void)
+{
+	mip_places_at_start_sub();
 }
 
 void

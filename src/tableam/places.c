@@ -69,8 +69,11 @@ struct MipPlaces
 	int			nfiles;
 	int			files_room;
 	struct ordinals_hash *ordinals; /* of files that have not been emptied;
-									 * NULL: nothing has been appended */
-	int			last_file;		/* likely to be the next one's */
+									 * NULL: there is one at most */
+	MipPlaceFile last;			/* the last one's, and likely the next one's,
+								 * in the same subtransaction; no table: that
+								 * is to be looked up */
+	int			last_file;		/* its ordinal */
 	int64		count;
 	int64		number;			/* given last */
 	int64		truncated;		/* all TRUNCATEs are before this position */
@@ -93,8 +96,17 @@ struct MipPlaces
 
 #define NOTHING_DUE PG_INT64_MAX
 
-/* Most transactions change no more. */
-#define FEW_FILES	4
+#define FEW			4
+#define FEW_PLACES	64
+
+/* Most transactions need no more, which is one piece of memory. */
+typedef struct Few
+{
+	MipPlaces	places;
+	ChangedFile files[FEW];
+	Mark		marks[FEW];
+	MipPlace	tail[FEW_PLACES];
+} Few;
 
 /* In TopTransactionContext. */
 static MipPlaces *current;
@@ -102,9 +114,15 @@ static MipPlaces *current;
 static MipPlaces *
 create(MemoryContext memory)
 {
-	MipPlaces  *places = MemoryContextAllocZero(memory, sizeof(MipPlaces));
+	Few		   *few = MemoryContextAlloc(memory, sizeof(Few));
+	MipPlaces  *places = memset(&few->places, 0, sizeof(MipPlaces));
 
 	places->memory = memory;
+	places->files = few->files;
+	places->marks = few->marks;
+	places->files_room = places->marks_room = FEW;
+	places->tail = few->tail;
+	places->room = FEW_PLACES;
 	places->renumber = NOTHING_DUE;
 	return places;
 }
@@ -171,13 +189,17 @@ mip_places_emptied(const MipPlaces *places, int i)
 	return places->files[i].emptied;
 }
 
-/* A larger array, or a first one, of elements of this size. */
+/* An array of elements of this size, with more room than there was. */
 static void *
-grow(MemoryContext memory, void *array, Size size, int64 room)
+grow(MemoryContext memory, void *array, Size size, int64 had, int64 room)
 {
-	if (array == NULL)
-		return MemoryContextAlloc(memory, size * room);
-	return repalloc_huge(array, mul_size(size, room));
+	void	   *larger;
+
+	if (had > FEW_PLACES)
+		return repalloc_huge(array, mul_size(size, room));
+	/* it may be of the first piece, or there is none */
+	larger = MemoryContextAlloc(memory, size * room);
+	return had > 0 ? memcpy(larger, array, size * had) : larger;
 }
 
 /* The array, with room for one more than these n. */
@@ -186,8 +208,8 @@ grow_for_one(MemoryContext memory, void *array, Size size, int n, int *room)
 {
 	if (n == *room)
 	{
-		array = grow(memory, array, size, n ? n * 2 : 4);
-		*room = n ? n * 2 : 4;
+		array = grow(memory, array, size, n, n ? n * 2 : FEW);
+		*room = n ? n * 2 : FEW;
 	}
 	return array;
 }
@@ -204,7 +226,7 @@ mip_places_add_file(MipPlaces *places, MipPlaceFile file, MipPlaceKeys *keys)
 	places->files[places->nfiles++].keys = keys;
 }
 
-static bool
+static inline bool
 same_file(MipPlaceFile a, MipPlaceFile b)
 {
 	return a.relid == b.relid && a.filenumber == b.filenumber;
@@ -225,33 +247,45 @@ same_file(MipPlaceFile a, MipPlaceFile b)
 static int
 find_ordinal(const MipPlaces *places, MipPlaceFile file)
 {
-	Ordinal    *entry = places->ordinals ? ordinals_lookup(places->ordinals, file) : NULL;
+	Ordinal    *entry;
 
+	if (places->ordinals == NULL)
+		return places->nfiles > 0 && !places->files[0].emptied &&
+			same_file(places->files[0].file, file) ? 0 : -1;
+	entry = ordinals_lookup(places->ordinals, file);
 	return entry ? entry->ordinal : -1;
+}
+
+static void
+enter_ordinal(MipPlaces *places, int ordinal)
+{
+	bool		found;
+
+	ordinals_insert(places->ordinals, places->files[ordinal].file, &found)->ordinal = ordinal;
 }
 
 static int
 add_ordinal(MipPlaces *places, MipPlaceFile file)
 {
-	bool		found;
+	int			ordinal = places->nfiles;
 
-	if (places->ordinals == NULL)
-		places->ordinals = ordinals_create(places->memory, FEW_FILES, NULL);
+	if (places->ordinals == NULL && ordinal > 0)
+	{
+		places->ordinals = ordinals_create(places->memory, FEW, NULL);
+		if (!places->files[0].emptied)
+			enter_ordinal(places, 0);
+	}
 	mip_places_add_file(places, file, NULL);
-	ordinals_insert(places->ordinals, file, &found)->ordinal = places->nfiles - 1;
-	return places->nfiles - 1;
+	if (places->ordinals)
+		enter_ordinal(places, ordinal);
+	return ordinal;
 }
 
-static int
-ordinal_of(MipPlaces *places, MipPlaceFile file)
+/* Another subtransaction comes, or another file that is the same. */
+static void
+forget_last(MipPlaces *places)
 {
-	int			ordinal;
-
-	if (places->nfiles > 0 && same_file(places->files[places->last_file].file, file) &&
-		!places->files[places->last_file].emptied)
-		return places->last_file;
-	ordinal = find_ordinal(places, file);
-	return places->last_file = ordinal >= 0 ? ordinal : add_ordinal(places, file);
+	places->last.relid = InvalidOid;
 }
 
 static void
@@ -273,16 +307,14 @@ mip_places_empty(MipPlaceFile file)
 	if (ordinal < 0)
 		return;
 	current->files[ordinal].emptied = true;
+	forget_last(current);
 	forget_ordinal(current, file);
 }
 
 void
-mip_places_set_keys(const MipPlaceKeys *keys)
+mip_places_set_keys(MipPlaceKeys *keys)
 {
-	Size		size = mip_place_keys_size(keys->n + keys->nreferences);
-
-	current->files[current->last_file].keys = memcpy(MemoryContextAlloc(current->memory, size),
-													 keys, size);
+	current->files[current->last_file].keys = keys;
 }
 
 /* Those that were added last: nothing may fail here. */
@@ -297,7 +329,6 @@ forget_files(MipPlaces *places, int left)
 		if (file->keys)
 			pfree(file->keys);
 	}
-	places->last_file = 0;
 }
 
 /* ---- the temporary file ---- */
@@ -344,14 +375,14 @@ spill_tail(MipPlaces *places)
 static void
 make_room(MipPlaces *places)
 {
-	int64		room = places->room ? places->room * 2 : 64;
+	int64		room = places->room * 2;
 
 	if (room * sizeof(MipPlace) > work_mem * (Size) 1024)
 	{
 		spill_tail(places);
 		return;
 	}
-	places->tail = grow(places->memory, places->tail, sizeof(MipPlace), room);
+	places->tail = grow(places->memory, places->tail, sizeof(MipPlace), places->room, room);
 	places->room = room;
 }
 
@@ -373,18 +404,37 @@ mark_subtransaction(MipPlaces *places)
 	places->nmarks++;
 }
 
+/* Looks up what the next one is of. True: that file is the first time there. */
+static bool
+look_up(MipPlaces *places, MipPlaceFile file)
+{
+	int			ordinal;
+
+	mark_subtransaction(places);
+	ordinal = find_ordinal(places, file);
+	places->last_file = ordinal >= 0 ? ordinal : add_ordinal(places, file);
+	places->last = file;
+	return ordinal < 0;
+}
+
+static inline bool
+has_room(const MipPlaces *places)
+{
+	return places->count - places->spilled < places->room;
+}
+
 /* Where the next one goes; it is there when it is counted. */
-static MipPlace *
+static inline MipPlace *
 next_place(MipPlaces *places)
 {
-	if (unlikely(places->count - places->spilled == places->room))
-		make_room(places);
 	return &places->tail[places->count - places->spilled];
 }
 
 void
 mip_places_add(MipPlaces *places, const MipPlace *place)
 {
+	if (!has_room(places))
+		make_room(places);
 	*next_place(places) = *place;
 	places->count++;
 	if (place->op == MIP_PLACE_TRUNCATE)
@@ -392,7 +442,7 @@ mip_places_add(MipPlaces *places, const MipPlace *place)
 	places->number = place->number;
 }
 
-static int64
+static pg_noinline int64
 shifted(const MipPlaces *places, int64 position)
 {
 	int64		by = 0;
@@ -412,28 +462,49 @@ set_place(ItemPointerData *to, const ItemPointerData *from)
 		ItemPointerSetInvalid(to);
 }
 
-bool
-mip_places_append(MipPlaceFile file, MipPlaceOp op,
-				  const ItemPointerData *old, const ItemPointerData *new)
+/* What may fail has been done. */
+static inline void
+put_place(MipPlaces *places, MipPlaceOp op,
+		  const ItemPointerData *old, const ItemPointerData *new)
 {
-	MipPlaces  *places = current ? current : mip_places_mine();
-	MipPlace   *place;
-	int			nfiles;
+	MipPlace   *place = next_place(places);
 
-	mark_subtransaction(places);
-	nfiles = places->nfiles;
-	/* what may fail comes first */
-	place = next_place(places);
-	place->file = ordinal_of(places, file);
+	Assert(places->marks[places->nmarks - 1].subid == GetCurrentSubTransactionId());
+	place->file = places->last_file;
 	place->op = op;
-	place->number = places->number + 1 - shifted(places, places->count);
+	place->number = places->number + 1;
+	if (unlikely(places->nshifts > 0))
+		place->number -= shifted(places, places->count);
 	set_place(&place->old, old);
 	set_place(&place->new, new);
 	places->count++;
 	places->number++;
 	if (op == MIP_PLACE_TRUNCATE)
 		places->truncated = places->count;
-	return places->nfiles > nfiles;
+}
+
+/* One that is not like the last one, or that there is no room for: apart, so that others are fast */
+static pg_noinline bool
+append_other(MipPlaceFile file, MipPlaceOp op,
+			 const ItemPointerData *old, const ItemPointerData *new)
+{
+	MipPlaces  *places = mip_places_mine();
+	bool		first = !same_file(places->last, file) && look_up(places, file);
+
+	if (!has_room(places))
+		make_room(places);
+	put_place(places, op, old, new);
+	return first;
+}
+
+bool
+mip_places_append(MipPlaceFile file, MipPlaceOp op,
+				  const ItemPointerData *old, const ItemPointerData *new)
+{
+	if (unlikely(current == NULL || !same_file(current->last, file) || !has_room(current)))
+		return append_other(file, op, old, new);
+	put_place(current, op, old, new);
+	return false;
 }
 
 static int
@@ -574,11 +645,19 @@ mip_places_renumber(MipPlaces *places)
 /* ---- the ends of transactions ---- */
 
 void
+mip_places_at_start_sub(void)
+{
+	if (current)
+		forget_last(current);
+}
+
+void
 mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 						SubTransactionId parent)
 {
 	MipPlaces  *places = current;
 
+	mip_places_at_start_sub();
 	while (places && places->nmarks > 0 &&
 		   places->marks[places->nmarks - 1].subid >= mine)
 	{

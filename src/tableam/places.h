@@ -80,8 +80,8 @@ extern MipPlaces *mip_places_mine(void);
 extern bool mip_places_append(MipPlaceFile file, MipPlaceOp op,
 							  const ItemPointerData *old, const ItemPointerData *new);
 
-/* Of the file of the change appended last; copied */
-extern void mip_places_set_keys(const MipPlaceKeys *keys);
+/* Of the file of the change appended last; in TopTransactionContext */
+extern void mip_places_set_keys(MipPlaceKeys *keys);
 
 /* This file has been emptied, by nothing that is appended: what was there is gone. */
 extern void mip_places_empty(MipPlaceFile file);
@@ -128,6 +128,7 @@ extern void mip_places_close(MipPlaces *places);
 extern void mip_places_add_file(MipPlaces *places, MipPlaceFile file, MipPlaceKeys *keys);
 extern void mip_places_add(MipPlaces *places, const MipPlace *place);
 
+extern void mip_places_at_start_sub(void);
 extern void mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 									SubTransactionId parent);
 extern void mip_places_at_eoxact(bool commit);
