@@ -43,14 +43,14 @@ struct MipBuildTable
 #define OVERHEAD	64
 
 MipBuild *
-mip_build_begin(int64 after, int64 max_bytes)
+mip_build_begin(int64 after, int64 nchanges, int64 max_bytes)
 {
 	MipBuild   *build = palloc0(sizeof(MipBuild));
 	uint64		most = MaxAllocSize - VARHDRSZ;
 
-	build->writer = mipw_begin(after + 1);
 	build->in_parts = max_bytes > 0;
 	build->most = build->in_parts ? Min(most, (uint64) max_bytes) : most;
+	build->writer = mipw_begin(after + 1, Min((uint64) nchanges, build->most / OVERHEAD));
 	build->empty = true;
 	build->row = AllocSetContextCreate(CurrentMemoryContext, "pg_mip change",
 									   ALLOCSET_DEFAULT_SIZES);

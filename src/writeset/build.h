@@ -17,11 +17,11 @@ typedef struct MipBuild MipBuild;
 typedef struct MipBuildTable MipBuildTable;
 
 /*
- * Begins one that has the changes numbered above `after`. Until its end the session's
- * settings are those of mip_values_begin(). In the current memory context, where the
- * writeset will be, too.
+ * Begins one that has the changes numbered above `after`; about so many are to come, or 0 if
+ * that is not known. Until its end the session's settings are those of mip_values_begin(). In
+ * the current memory context, where the writeset will be, too.
  */
-extern MipBuild *mip_build_begin(int64 after, int64 max_bytes);
+extern MipBuild *mip_build_begin(int64 after, int64 nchanges, int64 max_bytes);
 
 /*
  * A table, which the caller keeps open until the end; each once. That the current user

@@ -612,7 +612,7 @@ mip_writeset_compact(const MipwSet **sets, int n)
 		.named = named_create(CurrentMemoryContext, 16, NULL),
 	};
 	bool		keep = numbers_ascend(sets, n);
-	MipwWriter *writer = mipw_begin(keep ? sets[0]->first : 1);
+	MipwWriter *writer = mipw_begin(keep ? sets[0]->first : 1, 0);
 	uint64		database = n > 0 ? sets[0]->database : 0;
 	uint64		number;
 

@@ -530,11 +530,11 @@ mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes)
 	Extraction	extraction = {.places = places,.own = own,.last = after};
 	struct varlena *writeset;
 
-	extraction.build = mip_build_begin(after, max_bytes);
-	MemoryContextSwitchTo(context);
-	extraction.sources = create_sources();
 	extraction.position = mip_places_above(places, after);
 	extraction.end = mip_places_count(places);
+	extraction.build = mip_build_begin(after, extraction.end - extraction.position, max_bytes);
+	MemoryContextSwitchTo(context);
+	extraction.sources = create_sources();
 	note_truncations(&extraction, extraction.position);
 	extract_places(&extraction);
 	if (own)

@@ -199,8 +199,11 @@ extern uint64 mipw_fnv(uint64 hash, const void *bytes, size_t length);
 
 typedef struct MipwWriter MipwWriter;
 
-/* In the current memory context, where the writeset will be, too; `first`: see above. */
-extern MipwWriter *mipw_begin(uint64 first);
+/*
+ * In the current memory context, where the writeset will be, too; `first`: see above. About
+ * so many changes are to come, as far as that is known: there is room for them.
+ */
+extern MipwWriter *mipw_begin(uint64 first, uint64 nchanges);
 
 /* Its number in here; each relation should be written once. Sets its fingerprint. */
 extern uint32 mipw_write_relation(MipwWriter *writer, MipwRelation *relation);

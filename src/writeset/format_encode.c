@@ -45,6 +45,9 @@ struct MipwWriter
 #define KEYS_PER_BUCKET	4
 #define MOST_BITS		16
 
+/* Bytes that a change often has, with its share of all else */
+#define USUAL_CHANGE	32
+
 /* With fewer, the memory that repeated ones take does not matter. */
 #define WORTH_SETTLING	65536
 
@@ -139,7 +142,7 @@ mipw_body(StringInfo buffer, char op, const MipwRelation *relation,
 /* ---- the whole ---- */
 
 MipwWriter *
-mipw_begin(uint64 first)
+mipw_begin(uint64 first, uint64 nchanges)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "writeset",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -150,10 +153,11 @@ mipw_begin(uint64 first)
 	writer->first = first;
 	writer->number = first - 1;
 	initStringInfo(&writer->relations);
-	writer->room = 64;
+	writer->room = 64 + Min(nchanges, WORTH_SETTLING);
 	writer->keys = palloc(writer->room * sizeof(MipwKey));
 	MemoryContextSwitchTo(old);
 	initStringInfo(&writer->changes);
+	enlargeStringInfo(&writer->changes, Min(nchanges, WORTH_SETTLING) * USUAL_CHANGE);
 	return writer;
 }
 

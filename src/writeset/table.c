@@ -129,7 +129,7 @@ begin_part(Copy *copy)
 {
 	MemoryContext old = MemoryContextSwitchTo(copy->part);
 
-	copy->build = mip_build_begin(copy->number, copy->max_bytes);
+	copy->build = mip_build_begin(copy->number, 0, copy->max_bytes);
 	copy->any = false;
 	MemoryContextSwitchTo(old);
 }
