@@ -320,6 +320,15 @@ check_table(Extraction *extraction, Source *source, const MipPlace *place)
 	source->checked = place->file;
 }
 
+static void
+look_at_source(Extraction *extraction, Source *source, const MipPlace *place)
+{
+	if (source->rel == NULL)
+		open_source(extraction, source);
+	if (place->op != MIP_PLACE_TRUNCATE)
+		check_table(extraction, source, place);
+}
+
 /* ---- places ---- */
 
 static void
@@ -363,8 +372,8 @@ has_page(Source *source, const ItemPointerData *tid)
  * we have made or replaced stay; no lock is needed, as in heap's scans. Of the tuple that
  * is stored in the slot nothing else changes. False: it has to be looked for.
  */
-static bool
-read_from_same_page(const Source *source, const ItemPointerData *tid, TupleTableSlot *slot)
+static inline bool
+read_from_same_page(const ItemPointerData *tid, TupleTableSlot *slot)
 {
 	BufferHeapTupleTableSlot *buffered = (BufferHeapTupleTableSlot *) slot;
 	HeapTuple	tuple = &buffered->base.tupdata;
@@ -373,7 +382,7 @@ read_from_same_page(const Source *source, const ItemPointerData *tid, TupleTable
 	ItemId		item;
 
 	if (!BufferIsValid(buffered->buffer) ||
-		BufferGetBlockNumber(buffered->buffer) != ItemPointerGetBlockNumber(tid))
+		!BlockIdEquals(&slot->tts_tid.ip_blkid, &tid->ip_blkid))
 		return false;
 	page = BufferGetPage(buffered->buffer);
 	if (offset > PageGetMaxOffsetNumber(page))
@@ -389,31 +398,29 @@ read_from_same_page(const Source *source, const ItemPointerData *tid, TupleTable
 	return true;
 }
 
-/* Which snapshot would see it does not matter. False: it is gone. */
-static bool
-find_row(const Extraction *extraction, Source *source, ItemPointerData tid, TupleTableSlot *slot)
+/* Which snapshot would see it does not matter. */
+static void
+find_row(Source *source, ItemPointerData tid, TupleTableSlot *slot)
 {
-	if (extraction->own && read_from_same_page(source, &tid, slot))
-		return true;
-	return has_page(source, &tid) &&
-		mip_heap()->tuple_fetch_row_version(source->rel, &tid, SnapshotAny, slot);
+	if (has_page(source, &tid) &&
+		mip_heap()->tuple_fetch_row_version(source->rel, &tid, SnapshotAny, slot))
+		return;
+	if (mip_in_transaction())
+		mip_check_doomed();
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("pg_mip: a row version (%u,%u) that was changed in table \"%s\" is gone",
+					ItemPointerGetBlockNumber(&tid), ItemPointerGetOffsetNumber(&tid),
+					RelationGetRelationName(source->rel))));
 }
 
 /* The row at a place. */
-static TupleTableSlot *
+static inline TupleTableSlot *
 read_row(const Extraction *extraction, Source *source, const ItemPointerData *tid,
 		 TupleTableSlot *slot)
 {
-	if (!find_row(extraction, source, *tid, slot))
-	{
-		if (mip_in_transaction())
-			mip_check_doomed();
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("pg_mip: a row version (%u,%u) that was changed in table \"%s\" is gone",
-						ItemPointerGetBlockNumber(tid), ItemPointerGetOffsetNumber(tid),
-						RelationGetRelationName(source->rel))));
-	}
+	if (!extraction->own || !read_from_same_page(tid, slot))
+		find_row(source, *tid, slot);
 	return slot;
 }
 
@@ -476,10 +483,8 @@ extract_place(Extraction *extraction, const MipPlace *place)
 			source->left_out = extraction->position;
 		return true;
 	}
-	if (source->rel == NULL)
-		open_source(extraction, source);
-	if (place->op != MIP_PLACE_TRUNCATE && place->file != source->checked)
-		check_table(extraction, source, place);
+	if (unlikely(place->file != source->checked))
+		look_at_source(extraction, source, place);
 	if (place->op == MIP_PLACE_UPDATE || place->op == MIP_PLACE_DELETE)
 		old = read_row(extraction, source, &place->old, source->old);
 	if (place->op == MIP_PLACE_INSERT || place->op == MIP_PLACE_UPDATE)
