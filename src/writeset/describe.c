@@ -139,8 +139,10 @@ mark_identity(MipwTable *table)
 
 		if (relation->whole && !(column->flags & MIPW_GENERATED))
 			column->flags |= MIPW_IDENTITY;
-		if (column->flags & MIPW_IDENTITY)
-			relation->identity[relation->nidentity++] = i;
+		if (!(column->flags & MIPW_IDENTITY))
+			continue;
+		relation->identity[relation->nidentity++] = i;
+		table->identity_end = table->attnums[i];
 	}
 }
 
@@ -158,9 +160,11 @@ mip_describe(Relation rel)
 	relation->identity = palloc(natts * sizeof(int) + 1);
 	table->attnums = palloc(natts * sizeof(AttrNumber) + 1);
 	table->codecs = palloc(natts * sizeof(MipwCodec) + 1);
+	table->changed = memset(palloc(natts + 1), true, natts);
 	describe_columns(rel, table);
 	table->index = identity_index(rel);
 	mark_identity(table);
+	table->spare = mipw_body_spare(relation);
 	return table;
 }
 
@@ -172,20 +176,17 @@ same_stored(Datum a, Datum b)
 {
 	const void *p = DatumGetPointer(a);
 	const void *q = DatumGetPointer(b);
+	Size		size = VARSIZE_ANY(p);
 
-	return VARSIZE_ANY(p) == VARSIZE_ANY(q) && memcmp(p, q, VARSIZE_ANY(p)) == 0;
+	return size == VARSIZE_ANY(q) && memcmp(p, q, size) == 0;
 }
 
-bool
-mip_same_image(Form_pg_attribute att, Datum a, bool a_null, Datum b, bool b_null)
+static bool
+same_bytes(int16 typlen, Datum a, Datum b)
 {
-	if (a_null || b_null)
-		return a_null && b_null;
-	if (att->attbyval)
-		return a == b;
-	if (att->attlen == -1 && same_stored(a, b))
+	if (typlen == -1 && same_stored(a, b))
 		return true;
-	return datum_image_eq(a, b, att->attbyval, att->attlen);
+	return datum_image_eq(a, b, false, typlen);
 }
 
 /* NULL identifies nothing, and was there before the key's columns became NOT NULL. */
@@ -219,17 +220,16 @@ append_identity(MipwBody *body, MipwTable *table, TupleTableSlot *old)
 	}
 }
 
-static bool
-is_changed(MipwTable *table, int i, TupleTableSlot *old, TupleTableSlot *new)
+/* Not the same, bit for bit */
+static inline bool
+is_changed(const MipwCodec *codec, int att, TupleTableSlot *old, TupleTableSlot *new)
 {
-	int			att = table->attnums[i] - 1;
+	Datum		a = old->tts_values[att];
+	Datum		b = new->tts_values[att];
 
-	/* most are of this kind */
-	if (table->codecs[i].typbyval && !old->tts_isnull[att] && !new->tts_isnull[att])
-		return old->tts_values[att] != new->tts_values[att];
-	return !mip_same_image(TupleDescAttr(new->tts_tupleDescriptor, att),
-						   old->tts_values[att], old->tts_isnull[att],
-						   new->tts_values[att], new->tts_isnull[att]);
+	if (old->tts_isnull[att] || new->tts_isnull[att])
+		return !old->tts_isnull[att] || !new->tts_isnull[att];
+	return codec->typbyval ? a != b : !same_bytes(codec->typlen, a, b);
 }
 
 /* All of it, or what has changed since it was `old`. */
@@ -242,28 +242,30 @@ append_row(MipwBody *body, MipwTable *table, TupleTableSlot *old, TupleTableSlot
 	for (int i = 0; i < relation->ncolumns; i++)
 	{
 		int			att = table->attnums[i] - 1;
+		MipwCodec  *codec = &table->codecs[i];
 
 		if (old)
 		{
-			if (!is_changed(table, i, old, new))
+			table->changed[att] = is_changed(codec, att, old, new);
+			if (!table->changed[att])
 				continue;
 			mipw_body_changed(body, i);
 		}
 		if (new->tts_isnull[att])
 			mipw_body_null(body, i);
 		else
-			mip_value_append(body, &table->codecs[i], new->tts_values[att]);
+			mip_value_append(body, codec, new->tts_values[att]);
 	}
 }
 
 void
 mip_change_body(StringInfo buffer, MipwTable *table, TupleTableSlot *old, TupleTableSlot *new)
 {
-	MipwBody	body = mipw_body_begin(buffer, &table->relation);
+	MipwBody	body = mipw_body_begin(buffer, table->spare);
 
 	if (old)
 	{
-		slot_getallattrs(old);
+		slot_getsomeattrs(old, new ? old->tts_tupleDescriptor->natts : table->identity_end);
 		append_identity(&body, table, old);
 	}
 	if (new)

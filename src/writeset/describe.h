@@ -20,6 +20,12 @@ typedef struct MipwTable
 	MipwCodec  *codecs;			/* likewise */
 	Oid			index;			/* that the identity is the key of, if it is
 								 * one */
+	AttrNumber	identity_end;	/* no attribute behind this one is of the
+								 * identity */
+	size_t		spare;			/* mipw_body_spare() */
+	bool	   *changed;		/* which attributes the last update that
+								 * mip_change_body() was given has changed;
+								 * true for those that are no columns here */
 } MipwTable;
 
 /*
@@ -36,11 +42,5 @@ extern MipwTable *mip_describe(Relation rel);
  */
 extern void mip_change_body(StringInfo buffer, MipwTable *table, TupleTableSlot *old,
 							TupleTableSlot *new);
-
-/*
- * Are these values of an attribute the same, bit for bit? Of values that are stored out
- * of line, and still where they were, it is known without reading them.
- */
-extern bool mip_same_image(Form_pg_attribute att, Datum a, bool a_null, Datum b, bool b_null);
 
 #endif							/* MIP_WRITESET_DESCRIBE_H */

@@ -77,14 +77,13 @@ mipw_bitmap_length(unsigned nbits)
 static inline size_t
 mipw_body_spare(const MipwRelation *relation)
 {
-	return (size_t) MIPW_WIDEST * (relation->nidentity + relation->ncolumns) +
+	return (size_t) MIPW_WIDEST * (relation->nidentity + relation->ncolumns + 1) +
 		mipw_bitmap_length(relation->nidentity) + 2 * mipw_bitmap_length(relation->ncolumns);
 }
 
 static inline MipwBody
-mipw_body_begin(StringInfo buffer, const MipwRelation *relation)
+mipw_body_begin(StringInfo buffer, size_t spare)
 {
-	size_t		spare = mipw_body_spare(relation);
 	MipwBody	body = {.buffer = buffer,.to = mipw_room(buffer, spare),.spare = spare};
 
 	return body;
@@ -100,9 +99,13 @@ static inline size_t
 mipw_body_bitmap(MipwBody *body, unsigned nbits)
 {
 	size_t		at = body->to - body->buffer->data;
+	size_t		length = mipw_bitmap_length(nbits);
 
-	for (size_t i = 0; i < mipw_bitmap_length(nbits); i++)
-		*body->to++ = 0;
+	/* most have no more */
+	memset(body->to, 0, MIPW_WIDEST);
+	if (unlikely(length > MIPW_WIDEST))
+		memset(body->to, 0, length);
+	body->to += length;
 	return at;
 }
 

@@ -130,7 +130,7 @@ void
 mipw_body(StringInfo buffer, char op, const MipwRelation *relation,
 		  const MipwValue *identity, const MipwValue *row)
 {
-	MipwBody	body = mipw_body_begin(buffer, relation);
+	MipwBody	body = mipw_body_begin(buffer, mipw_body_spare(relation));
 
 	if (op == 'U' || op == 'D')
 		put_identity(&body, relation, identity);

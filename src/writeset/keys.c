@@ -482,23 +482,15 @@ row_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
 		plain_key(def, slot, hash);
 }
 
-/* Has nothing been changed that this key is of? True: perhaps. */
-static bool
-may_have_changed(MipwKeys *keys, const MipwKeyDef *def, TupleTableSlot *old, TupleTableSlot *new)
+/* Has the update changed what this key is of? True: perhaps. */
+static inline bool
+may_have_changed(const MipwKeys *keys, const MipwKeyDef *def)
 {
 	if (def->computed)
 		return true;
 	for (int i = 0; i < def->ncolumns; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(keys->rel), def->attnums[i] - 1);
-		bool		old_null;
-		bool		new_null;
-		Datum		old_value = slot_getattr(old, def->attnums[i], &old_null);
-		Datum		new_value = slot_getattr(new, def->attnums[i], &new_null);
-
-		if (!mip_same_image(att, old_value, old_null, new_value, new_null))
+		if (keys->table->changed[def->attnums[i] - 1])
 			return true;
-	}
 	return false;
 }
 
@@ -519,7 +511,7 @@ static void
 write_index_update(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer,
 				   TupleTableSlot *old, TupleTableSlot *new)
 {
-	bool		changed = may_have_changed(keys, def, old, new);
+	bool		changed = may_have_changed(keys, def);
 	uint64		old_hash;
 	uint64		new_hash;
 	bool		was = false;
@@ -560,7 +552,7 @@ write_reference(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer, char op,
 {
 	uint64		hash;
 
-	if (op == 'D' || (op == 'U' && !may_have_changed(keys, def, old, new)))
+	if (op == 'D' || (op == 'U' && !may_have_changed(keys, def)))
 		return;
 	if (!row_key(keys, def, new, &hash))
 		return;

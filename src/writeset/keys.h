@@ -36,7 +36,8 @@ extern MipwKeys *mip_keys_open(Relation rel, MipwTable *table);
 extern void mip_keys_close(MipwKeys *keys);
 
 /*
- * Writes the keys of a change: rows as for mip_change_body(), under the same settings.
+ * Writes the keys of a change: rows as for mip_change_body(), which has written its body
+ * just before, under the same settings.
  * What it needs for the row it takes from the current memory context.
  */
 extern void mip_keys_write(MipwKeys *keys, MipwWriter *writer, char op,
