@@ -177,6 +177,9 @@ mip_hasher_init(MipwHasher *hasher, Relation index, int i)
 	if (!OidIsValid(function))
 		return false;
 	fmgr_info(function, &hasher->hash);
+	hasher->call = palloc0(SizeForFunctionCallInfo(2));
+	InitFunctionCallInfoData(*hasher->call, &hasher->hash, 2, hasher->collation, NULL, NULL);
+	hasher->call->args[1].value = UInt64GetDatum(SEED);
 	return true;
 }
 
@@ -263,12 +266,9 @@ text_hash(MipwHasher *hasher, Datum value)
 }
 
 uint64
-mip_hasher_hash(MipwHasher *hasher, Datum value)
+mip_hasher_hash_other(MipwHasher *hasher, Datum value)
 {
 	if (hasher->by_text)
 		return text_hash(hasher, value);
-	if (OidIsValid(hasher->cast.fn_oid))
-		value = cast(hasher, value);
-	return DatumGetUInt64(FunctionCall2Coll(&hasher->hash, hasher->collation, value,
-											UInt64GetDatum(SEED)));
+	return mip_hasher_call(hasher, cast(hasher, value));
 }
