@@ -37,6 +37,7 @@ struct MipBuildTable
 	MipwKeys   *keys;
 	bool		written;
 	uint32		number;			/* in the writeset, if it is written */
+	uint64		share;			/* of a change, beside its body, at most */
 };
 
 /* What a change has beside its body, and its share of what surrounds all */
@@ -66,6 +67,7 @@ mip_build_table(MipBuild *build, Relation rel)
 
 	table->table = mip_describe(rel);
 	table->keys = mip_keys_open(rel, table->table);
+	table->share = OVERHEAD + 9 * mip_keys_most(table->keys);
 	return table;
 }
 
@@ -92,13 +94,12 @@ description_size(const MipwRelation *relation)
 	return size;
 }
 
-static bool
+static inline bool
 fits(const MipBuild *build, const MipBuildTable *table, const StringInfoData *body)
 {
-	uint64		size = mipw_size(build->writer) + body->len + OVERHEAD +
-		9 * mip_keys_most(table->keys);
+	uint64		size = mipw_size(build->writer) + body->len + table->share;
 
-	if (!table->written)
+	if (unlikely(!table->written))
 		size += description_size(&table->table->relation);
 	return size <= build->most;
 }
@@ -134,7 +135,7 @@ mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 	StringInfo	body = &build->body;
 	bool		written;
 
-	resetStringInfo(body);
+	body->len = 0;
 	if (op != 'T')
 		mip_change_body(body, table->table, old, new);
 	written = has_room(build, table, op, body);

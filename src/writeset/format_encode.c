@@ -288,20 +288,24 @@ mipw_settle_keys(MipwWriter *writer)
 	writer->nkeys = n;
 }
 
+static void
+make_room_for_keys(MipwWriter *writer)
+{
+	/* the same ones may have come again and again */
+	if (writer->nkeys >= WORTH_SETTLING)
+		mipw_settle_keys(writer);
+	if (writer->nkeys > writer->room / 2)
+	{
+		writer->room *= 2;
+		writer->keys = repalloc_huge(writer->keys, mul_size(writer->room, sizeof(MipwKey)));
+	}
+}
+
 void
 mipw_write_key(MipwWriter *writer, uint64 hash, uint8 mode)
 {
-	if (writer->nkeys == writer->room)
-	{
-		/* the same ones may have come again and again */
-		if (writer->nkeys >= WORTH_SETTLING)
-			mipw_settle_keys(writer);
-		if (writer->nkeys > writer->room / 2)
-		{
-			writer->room *= 2;
-			writer->keys = repalloc_huge(writer->keys, mul_size(writer->room, sizeof(MipwKey)));
-		}
-	}
+	if (unlikely(writer->nkeys == writer->room))
+		make_room_for_keys(writer);
 	writer->keys[writer->nkeys].hash = hash;
 	writer->keys[writer->nkeys++].mode = mode;
 }

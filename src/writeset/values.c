@@ -94,8 +94,9 @@ is_raw(Oid type)
 	return type == UUIDOID || type == MACADDROID || type == MACADDR8OID;
 }
 
-void
-mip_fixed_encode(const MipwCodec *codec, Datum datum, char *to)
+/* Writes as many bytes as the type has, but MIPW_WIDEST may be written. */
+static void
+fixed_encode(const MipwCodec *codec, Datum datum, char *to)
 {
 	if (codec->typbyval)
 		mipw_put_number(to, datum, 8);
@@ -273,7 +274,7 @@ mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
 	value->null = false;
 	if (codec->width > 0)
 	{
-		mip_fixed_encode(codec, datum, (char *) room);
+		fixed_encode(codec, datum, (char *) room);
 		value->data = room;
 		value->length = codec->width;
 	}
@@ -292,6 +293,20 @@ mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
 
 		value->length = strlen(text);
 	}
+}
+
+void
+mip_value_append_any(MipwBody *body, MipwCodec *codec, Datum datum)
+{
+	MipwValue	value;
+
+	if (codec->width > 0)
+	{
+		fixed_encode(codec, datum, mipw_body_fixed(body, codec->width));
+		return;
+	}
+	mip_value_encode(codec, datum, NULL, &value);
+	mipw_body_string(body, value.data, value.length);
 }
 
 /* Does a text depend on what there is, as the name of a table does? */

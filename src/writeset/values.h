@@ -10,6 +10,7 @@
 
 #include "fmgr.h"
 
+#include "base/compat.h"
 #include "writeset/format.h"
 #include "writeset/format_body.h"
 
@@ -53,24 +54,28 @@ extern void mip_values_end(int level);
  */
 extern void mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value);
 
-/* Those of a type that has a width: as many, but MIPW_WIDEST may be written. */
-extern void mip_fixed_encode(const MipwCodec *codec, Datum datum, char *to);
+/* Appends them: for mip_value_append(), of whatever type */
+extern void mip_value_append_any(MipwBody *body, MipwCodec *codec, Datum datum);
+
+/* Of a varlena: neither compressed nor out of line */
+static inline bool
+mip_value_is_at_hand(Datum datum)
+{
+	return !VARATT_IS_COMPRESSED(DatumGetPointer(datum)) &&
+		!VARATT_IS_EXTERNAL(DatumGetPointer(datum));
+}
 
 /* Appends them. */
 static inline void
 mip_value_append(MipwBody *body, MipwCodec *codec, Datum datum)
 {
-	MipwValue	value;
-
-	if (codec->width <= 0)
-	{
-		mip_value_encode(codec, datum, NULL, &value);
-		mipw_body_string(body, value.data, value.length);
-	}
-	else if (codec->typbyval)
+	if (codec->width > 0 && codec->typbyval)
 		mipw_put_number(mipw_body_fixed(body, codec->width), datum, 8);
+	else if (codec->plain && mip_value_is_at_hand(datum))
+		mipw_body_string(body, VARDATA_ANY(DatumGetPointer(datum)),
+						 VARSIZE_ANY_EXHDR(DatumGetPointer(datum)));
 	else
-		mip_fixed_encode(codec, datum, mipw_body_fixed(body, codec->width));
+		mip_value_append_any(body, codec, datum);
 }
 
 /*
