@@ -5,11 +5,12 @@
  *
  * A transaction stays unless one before it in the log, which stays and which it does not
  * know of, has a key in common with it, in modes that go not together (keys.h). What it
- * knows of are the positions up to its snapshot: with what was applied at its member
- * before, while it ran, its row locks have kept it apart. But not with references:
- * no locks are taken where they are applied, so that somebody may remove a row that has
- * just been referred to. So what claims or removes a key knows of references to
- * it only up to its transaction's first change.
+ * knows of are the positions up to its first change. Updates of a row know of each other up to
+ * its snapshot: of what was applied at its member meanwhile the row's lock has kept it apart, and
+ * whoever has waited for that has seen it. With references nothing does: no locks
+ * are taken where they are applied, so that somebody may remove a row that has just been
+ * referred to. (Where a key cannot be hashed its table's stands for it, and a reference
+ * comes as K, or is in an N: so that is for these, too. spec/Replica.tla)
  *
  * A message's id is one of its keys: should it come twice it is refused the second time.
  *
@@ -72,7 +73,7 @@ meets(const KeyEntry *entry, uint8 mode, const MipMessage *message)
 {
 	for (uint8 other = MIPW_R; other <= MIPW_K; other++)
 	{
-		uint64		knows = other == MIPW_R ? message->first : message->snapshot;
+		uint64		knows = mode == MIPW_N && other == MIPW_N ? message->snapshot : message->first;
 
 		if (MIPW_CONFLICT(mode, other) && entry->last[other - 1] > knows)
 			return true;

@@ -115,6 +115,9 @@ $node{a} = mip_node('a', allows_streaming => 1, 'mip.member' => 'a', deadlock_ti
 mip_sql($node{a}, q[
 	CREATE TABLE parent (id int PRIMARY KEY, v int NOT NULL DEFAULT 0, t text) USING mip;
 	CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent) USING mip;
+	CREATE TABLE unhashed (id bit(8) PRIMARY KEY) USING mip;
+	CREATE TABLE of_unhashed (id int PRIMARY KEY, parent bit(8) REFERENCES unhashed) USING mip;
+	INSERT INTO unhashed VALUES ('00000001'), ('00000010');
 	CREATE TABLE keyless (n int) USING mip;
 	CREATE TABLE noted (n int) USING mip;
 	CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO noted VALUES (NEW.id); RETURN NEW; END';
@@ -206,6 +209,17 @@ all_are_same('a child whose parent is deleted');
 $s{a}->finish;
 is(mip_sql($node{$_}, 'SELECT count(*) FROM child c LEFT JOIN parent p ON p.id = c.parent WHERE p.id IS NULL'), 0, "no orphan at $_")
   for keys %node;
+
+# ... whose key cannot be hashed
+$s{a}->sql(q[BEGIN; INSERT INTO of_unhashed VALUES (1, '00000001')]);
+$s{b}->sql(q[BEGIN; DELETE FROM unhashed WHERE id = '00000001']);
+commit($s{a}, 'a');
+receive('b');
+commit($s{b}, 'b');
+is(receive('b'), 'refused', 'likewise, with a key that cannot be hashed');
+$s{b}->ends_refused('40001', 'and told so');
+all_are_same('a key that cannot be hashed');
+$s{a}->finish;
 
 # ... the other way round
 $s{a}->sql('BEGIN; DELETE FROM parent WHERE id = 8');
