@@ -39,11 +39,16 @@
 
 static object_access_hook_type prev_object_access;
 
-/* Before there is the extension, nothing can be replicated. */
+/* Before there is the extension, nothing can be replicated. From then on it stays. */
 static bool
 applies_here(void)
 {
-	return mip_publishes() && mipt_exists();
+	static bool exists = false;
+
+	if (!mip_publishes())
+		return false;
+	exists = exists || mipt_exists();
+	return exists;
 }
 
 /* ---- tables ---- */
