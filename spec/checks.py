@@ -15,11 +15,15 @@ HERE = Path(__file__).resolve().parent
 
 # The longest first: they are run side by side.
 CONFIGURATIONS = (
-    "sweeper", "retry", "told_canceller", "told_client", "families", "told_requests",
-    "told_sweeper", "told_refusals", "everywhere", "crossing", "site_sets", "timeless", "family",
+    "sweeper", "retry", "told_canceller", "replica_trim", "replica_log", "replica", "told_client", "families",
+    "replica_live", "told_requests", "told_sweeper", "told_refusals", "everywhere", "replica_references",
+    "replica_joins", "crossing", "site_sets", "replica_window", "replica_unhashed", "timeless", "family",
     "everywhere_one_site", "one_site",
 )  # fmt: skip
-LARGE = ("old_and_new", "four_instances", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings")
+LARGE = (
+    "old_and_new", "four_instances", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings",
+    "replica_chain", "replica_forks", "replica_orphans", "replica_all", "replica_three",
+)  # fmt: skip
 
 _COMPLETE = re.compile(r"^\d+ states generated, (\d+) distinct states found, 0 states left on queue", re.MULTILINE)
 _VIOLATED = re.compile(r"Error: (?:Invariant|Action property) (\w+) is violated")
@@ -121,7 +125,7 @@ def chosen(names: Sequence[str], *, large: bool) -> list[Check]:
 
 
 def _module(configuration: str) -> str:
-    modules = {"told": "Told", "everywhere": "MCEverywhere"}
+    modules = {"told": "Told", "everywhere": "MCEverywhere", "replica": "MCReplica"}
     return modules.get(configuration.partition("_")[0], "MC")
 
 
