@@ -29,6 +29,7 @@
 #include "replication/publish.h"
 #include "replication/receive.h"
 #include "replication/refusals.h"
+#include "replication/take.h"
 #include "replication/way.h"
 #include "tableam/capture.h"
 #include "tableam/predicate.h"
@@ -106,6 +107,7 @@ _PG_init(void)
 	mip_wal_register();
 	/* callbacks registered first come last: what there is to publish is there */
 	mip_receive_init();
+	mip_take_init();
 	mip_publish_init();
 	mip_way_init();
 	mip_refusals_init();

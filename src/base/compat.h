@@ -120,6 +120,16 @@ typedef RelFileNode MipFileLocator;
 #define mip_proc_number(proc) ((proc)->pgprocno)
 #endif
 
+/* transaction_timeout: has it passed? It is not to, any more. */
+#if PG_VERSION_NUM >= 170000
+#define mip_transaction_timed_out() (TransactionTimeoutPending != 0)
+#define mip_end_transaction_timeout() \
+	(disable_timeout(TRANSACTION_TIMEOUT, false), TransactionTimeoutPending = false)
+#else
+#define mip_transaction_timed_out() false
+#define mip_end_transaction_timeout() ((void) 0)
+#endif
+
 /* The transaction that has an entry of the lock table */
 #if PG_VERSION_NUM >= 170000
 #define mip_entry_vxid(entry) ((entry)->vxid)

@@ -33,6 +33,14 @@
  */
 #define MOST_LOOKS		30
 
+static bool
+nobody(void)
+{
+	return false;
+}
+
+static bool (*also) (void) = nobody;
+
 static TimeoutId look_up_timeout = MAX_TIMEOUTS;
 static volatile sig_atomic_t looks;
 static emit_log_hook_type prev_emit_log_hook;
@@ -41,7 +49,7 @@ static emit_log_hook_type prev_emit_log_hook;
 static void
 hang_up_if_to_end(void)
 {
-	if (ProcDiePending || (mip_mine.inst->doomed && ++looks > MOST_LOOKS))
+	if (ProcDiePending || (mip_in_transaction() && mip_mine.inst->doomed && ++looks > MOST_LOOKS))
 		(void) shutdown(MyProcPort->sock, SHUT_RDWR);
 }
 
@@ -59,10 +67,16 @@ watch(void)
 static void
 emit_log(ErrorData *edata)
 {
-	if (edata->elevel >= ERROR && mip_in_transaction() && MyProcPort != NULL)
+	if (edata->elevel >= ERROR && MyProcPort != NULL && (mip_in_transaction() || also()))
 		watch();
 	if (prev_emit_log_hook)
 		prev_emit_log_hook(edata);
+}
+
+void
+mip_telling_also(bool (*who) (void))
+{
+	also = who;
 }
 
 void

@@ -17,6 +17,9 @@
 
 extern void mip_telling_init(void);
 
+/* Of these sessions as well, whoever they are */
+extern void mip_telling_also(bool (*who) (void));
+
 /*
  * What there was to tell has been told: to be called at the end of the transaction or
  * savepoint, while the instance is registered.

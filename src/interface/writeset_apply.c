@@ -38,7 +38,7 @@ apply(const MipwSet *set)
 
 	PG_TRY();
 	{
-		applied = mip_apply(set, check_table, true);
+		applied = mip_apply(set, check_table, false);
 	}
 	PG_CATCH();
 	{

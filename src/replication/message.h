@@ -30,9 +30,10 @@
 #define MIP_MESSAGE_SETTINGS	'S' /* the log's first one; body:
 									 * MipLogSettings */
 #define MIP_MESSAGE_TRANSACTION	'T' /* body: a writeset */
-#define MIP_MESSAGE_MEMBER		'M' /* its member has applied, and flushed, its
-									 * snapshot; no body */
-#define MIP_MESSAGE_LEAVES		'L' /* body: the name of a member that has left */
+#define MIP_MESSAGE_MEMBER		'M' /* its member has applied, and flushed,
+									 * its snapshot; no body */
+#define MIP_MESSAGE_LEAVES		'L' /* body: the name of a member that has
+									 * left */
 
 /* Longest message; who commits more is refused. */
 #define MIP_MESSAGE_MAX		(64 * 1024 * 1024)

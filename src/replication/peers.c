@@ -7,14 +7,13 @@
  * has applied, and flushed. It does so when it has taken part in something since, once a
  * second at most. So all know how much of the log is still needed, how far the slowest
  * one is behind, and, since such a message carries its member's history, that nobody has
- * diverged. Who is not heard any more keeps nobody waiting; but the log is kept for him until
+ * diverged. Until such a message has come back it is sent again. Who is not heard any more keeps nobody waiting; but the log is kept for him until
  * somebody says that he has left.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
@@ -22,6 +21,7 @@
 #include "utils/wait_event.h"
 
 #include "base/compat.h"
+#include "base/flush.h"
 #include "replication/member.h"
 #include "replication/peers.h"
 #include "replication/positions.h"
@@ -50,11 +50,10 @@ mip_peers_init(void)
 
 /* Behind it, in what it knows of the log, there is nothing but what members tell of themselves. */
 static bool
-has_to_tell(TimestampTz now)
+has_to_tell(void)
 {
 	return mip_member->worth_telling > mip_member->told &&
-		mip_member->applied >= mip_member->worth_telling &&
-		TimestampDifferenceExceeds(mip_member->told_at, now, TELL_EVERY_MS);
+		mip_member->applied >= mip_member->worth_telling;
 }
 
 static void
@@ -71,23 +70,17 @@ static bool
 next_message(MipMessage *message, char *leaving)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		found = true;
+	bool		found;
 
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	strlcpy(leaving, mip_member->leaving, NAMEDATALEN);
-	if (leaving[0] != '\0')
+	found = (leaving[0] != '\0' || has_to_tell()) &&
+		TimestampDifferenceExceeds(mip_member->told_at, now, TELL_EVERY_MS);
+	if (found)
 	{
-		fill(message, MIP_MESSAGE_LEAVES);
-		mip_member->leaving[0] = '\0';
-	}
-	else if (has_to_tell(now))
-	{
-		fill(message, MIP_MESSAGE_MEMBER);
-		mip_member->told = mip_member->applied;
+		fill(message, leaving[0] != '\0' ? MIP_MESSAGE_LEAVES : MIP_MESSAGE_MEMBER);
 		mip_member->told_at = now;
 	}
-	else
-		found = false;
 	LWLockRelease(mip_member->lock);
 	return found;
 }
@@ -101,7 +94,7 @@ mip_peers_tell(MipMessageId *id)
 	if (!next_message(&message, leaving))
 		return NULL;
 	/* what has been applied by then has its commit record before that */
-	XLogFlush(GetXLogInsertRecPtr());
+	(void) mip_flush_wal();
 	message.body = (const uint8 *) leaving;
 	message.length = strlen(leaving);
 	*id = message.id;
@@ -111,9 +104,18 @@ mip_peers_tell(MipMessageId *id)
 void
 mip_peers_leave(const char *member)
 {
+	bool		busy;
+
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	strlcpy(mip_member->leaving, member, NAMEDATALEN);
+	busy = mip_member->leaving[0] != '\0';
+	if (!busy)
+		strlcpy(mip_member->leaving, member, NAMEDATALEN);
 	LWLockRelease(mip_member->lock);
+	if (busy)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("another member's leave has not been told yet"),
+				 errhint("Is the agent at work? Try again.")));
 	ConditionVariableBroadcast(&mip_member->arrived);
 }
 
@@ -169,6 +171,10 @@ mip_peers_received(const MipNews *news)
 	}
 	else if (peer)
 		memset(peer, 0, sizeof(MipPeer));
+	if (news->applied == 0 && strcmp(mip_member->leaving, news->member) == 0)
+		mip_member->leaving[0] = '\0';
+	if (strcmp(news->member, mip_member_name()) == 0)
+		mip_member->told = Max(mip_member->told, news->applied);
 	LWLockRelease(mip_member->lock);
 }
 
@@ -182,19 +188,9 @@ uint64
 mip_peers_trim(void)
 {
 	MipLogSettings settings;
-	uint64		slowest = PG_UINT64_MAX;
+	uint64		slowest = mip_members_slowest();
 
-	mip_positions_load();
-	LWLockAcquire(mip_member->lock, LW_SHARED);
-	for (int i = 0; i < MIP_PEERS_MAX; i++)
-	{
-		const MipPeer *peer = &mip_member->peers[i];
-
-		if (peer->name[0] != '\0')
-			slowest = Min(slowest, peer->applied);
-	}
-	LWLockRelease(mip_member->lock);
-	if (slowest == PG_UINT64_MAX || !mip_log_settings(&settings) || slowest < 2 * settings.window)
+	if (!mip_log_settings(&settings) || slowest < 2 * settings.window)
 		return 0;
 	return slowest - 2 * settings.window;
 }

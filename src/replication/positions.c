@@ -236,6 +236,24 @@ mip_members_write(const char *member, uint64 applied)
 		insert(MIP_MEMBERS, values);
 }
 
+uint64
+mip_members_slowest(void)
+{
+	Relation	rel = table_open(mipt_relid(MIP_MEMBERS), AccessShareLock);
+	uint64		slowest = PG_UINT64_MAX;
+	ListCell   *lc;
+
+	foreach(lc, read_members(rel))
+	{
+		bool		isnull;
+		Datum		applied = heap_getattr(lfirst(lc), Anum_member_applied, RelationGetDescr(rel), &isnull);
+
+		slowest = Min(slowest, DatumGetInt64(applied));
+	}
+	table_close(rel, AccessShareLock);
+	return slowest == PG_UINT64_MAX ? 0 : slowest;
+}
+
 /* ---- settings ---- */
 
 bool

@@ -38,6 +38,9 @@ extern void mip_positions_prune(uint64 upto);
  */
 extern void mip_members_write(const char *member, uint64 applied);
 
+/* What the slowest member has applied, as it has told; 0 if none has. */
+extern uint64 mip_members_slowest(void);
+
 /* The settings of the log, if it has been begun to follow one. */
 extern bool mip_log_settings(MipLogSettings *settings);
 extern void mip_log_write_settings(const MipLogSettings *settings);

@@ -26,12 +26,14 @@
 #include "utils/elog.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 #include "utils/wait_event.h"
 
 #include "base/compat.h"
 #include "base/mip.h"
 #include "base/stop.h"
 #include "family/current.h"
+#include "family/telling.h"
 #include "replication/member.h"
 #include "replication/message.h"
 #include "replication/peers.h"
@@ -215,7 +217,7 @@ pg_noreturn static void
 unknown(void)
 {
 	QueryCancelPending = false;
-	ereport(ProcDiePending ? FATAL : ERROR,
+	ereport(ProcDiePending || mip_transaction_timed_out() ? FATAL : ERROR,
 			(errcode(ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN),
 			 errmsg("it is not known whether the transaction is committed"),
 			 errdetail("It was interrupted while it waited to be ordered among those of all replicas, and will be applied if it is."),
@@ -229,7 +231,7 @@ is_interrupted(void)
 {
 	if (ProcSignalBarrierPending)
 		ProcessProcSignalBarrier();
-	return ProcDiePending || QueryCancelPending;
+	return ProcDiePending || QueryCancelPending || mip_transaction_timed_out();
 }
 
 static void
@@ -263,13 +265,30 @@ wait_for_verdict(void)
 	}
 }
 
+/* Should it fail, that has not undone what the others have. */
 static void
 write_position(void)
 {
 	const MipCommit *mine = mip_my_commit();
 	MipPosition position = {mine->position, true, mine->history};
+	MemoryContext context = CurrentMemoryContext;
 
-	mip_position_write(&position);
+	PG_TRY();
+	{
+		mip_stop_point("certified");
+		mip_position_write(&position);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		error->sqlerrcode = ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN;
+		ReThrowError(error);
+	}
+	PG_END_TRY();
 }
 
 /* Everything that the transaction does is done, and nothing of it is in WAL as committed. */
@@ -288,8 +307,8 @@ publish(void)
 	mip_stop_point("queued");
 	wait_for_verdict();
 	HOLD_INTERRUPTS();
+	mip_end_transaction_timeout();
 	committing = true;
-	mip_stop_point("certified");
 	write_position();
 	PopActiveSnapshot();
 }
@@ -300,15 +319,15 @@ has_changes(void)
 	return mip_captures() && mip_places_count(mip_places_mine()) > 0;
 }
 
+/* Whatever it has done: locks are enough. */
 static void
 refuse_prepare(void)
 {
-	if (has_changes())
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("a transaction that has changed tables of a replicated database cannot be prepared"),
-				 errdetail("What is applied would have to wait until it is decided."),
-				 errhint("Use COMMIT.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("transactions of a replicated database cannot be prepared"),
+			 errdetail("What is applied would have to wait until they are decided."),
+			 errhint("Use COMMIT.")));
 }
 
 static void
@@ -347,6 +366,7 @@ has_failed(void)
 static void
 at_end(bool committed)
 {
+	mip_telling_done();
 	if (committing && committed)
 		has_committed();
 	else if (queued)
@@ -394,6 +414,7 @@ void
 mip_publish_init(void)
 {
 	mip_capture_if(begins_to_change);
+	mip_telling_also(mip_is_replicated);
 	RegisterXactCallback(xact_callback, NULL);
 	prev_emit_log_hook = emit_log_hook;
 	emit_log_hook = emit_log;

@@ -117,6 +117,9 @@ set_session(void)
 	set("lock_timeout", "0");
 	set("idle_in_transaction_session_timeout", "0");
 	set("idle_session_timeout", "0");
+#if PG_VERSION_NUM >= 170000
+	set("transaction_timeout", "0");
+#endif
 	set("deadlock_timeout", "2147483647");
 	set("default_transaction_isolation", "read committed");
 	set("default_transaction_read_only", "off");
@@ -323,13 +326,22 @@ check_table(Relation rel)
 {
 }
 
-/* Errors that say that the tables are not what they are elsewhere */
+/* Errors that may not come again. All others say that the tables are not what they are elsewhere. */
 static bool
-says_different(int sqlstate)
+may_pass(int sqlstate)
 {
-	return sqlstate == ERRCODE_MIP_NO_ROW || sqlstate == ERRCODE_MIP_OTHER_TABLE ||
-		ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION ||
-		ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_DATA_EXCEPTION;
+	switch (ERRCODE_TO_CATEGORY(sqlstate))
+	{
+		case ERRCODE_CONNECTION_EXCEPTION:
+		case ERRCODE_TRANSACTION_ROLLBACK:
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+		case ERRCODE_OPERATOR_INTERVENTION:
+		case ERRCODE_SYSTEM_ERROR:
+		case ERRCODE_INTERNAL_ERROR:
+			return true;
+		default:
+			return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+	}
 }
 
 static void
@@ -337,7 +349,7 @@ rethrow(MemoryContext context)
 {
 	ErrorData  *error;
 
-	if (!says_different(geterrcode()))
+	if (may_pass(geterrcode()))
 		PG_RE_THROW();
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
@@ -355,7 +367,7 @@ apply(const MipwSet *set)
 	PG_TRY();
 	{
 		mip_stop_point("apply");
-		(void) mip_apply(set, check_table, false);
+		(void) mip_apply(set, check_table, true);
 		mip_clear_way(false);
 	}
 	PG_CATCH();

@@ -13,20 +13,26 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_largeobject.h"
+#include "catalog/pg_trigger.h"
 #include "commands/defrem.h"
+#include "commands/trigger.h"
 #include "nodes/makefuncs.h"
 #include "miscadmin.h"
 #include "parser/parsetree.h"
 #include "storage/lock.h"
 #include "tcop/utility.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -69,7 +75,18 @@ static bool
 is_each_replicas_own(char relkind, char persistence)
 {
 	return persistence == RELPERSISTENCE_TEMP ||
-		(relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE);
+		(relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE &&
+		 relkind != RELKIND_FOREIGN_TABLE);
+}
+
+pg_noreturn static void
+refuse_foreign_table(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot change foreign table \"%s\" in a replicated database", name),
+			 errdetail("What is done at another server stays if the transaction is refused here.")));
+	pg_unreachable();
 }
 
 /* Whoever writes to it has it locked, or will, and definitions do not change here. */
@@ -83,6 +100,8 @@ check_relation(Oid relid)
 	if (!HeapTupleIsValid(tuple))
 		return;
 	form = (Form_pg_class) GETSTRUCT(tuple);
+	if (form->relkind == RELKIND_FOREIGN_TABLE)
+		refuse_foreign_table(get_rel_name(relid));
 	is_mip = form->relam == get_table_am_oid("mip", true);
 	if (!is_each_replicas_own(form->relkind, form->relpersistence) &&
 		form->relkind != RELKIND_PARTITIONED_TABLE &&
@@ -146,14 +165,63 @@ refuse_large_object(void)
 	pg_unreachable();
 }
 
+/* ---- TRUNCATE ---- */
+
+static bool
+fires_at_replicas(Form_pg_trigger trigger)
+{
+	return TRIGGER_FOR_TRUNCATE(trigger->tgtype) &&
+		(trigger->tgenabled == TRIGGER_FIRES_ALWAYS || trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA);
+}
+
+/*
+ * What they do would be done again where it is applied: their own changes come along, too.
+ * The table may not be locked yet, so that its cache entry is none to look at.
+ */
+static void
+refuse_triggers_of_truncate(Oid relid)
+{
+	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_trigger trigger = (Form_pg_trigger) GETSTRUCT(tuple);
+
+		if (fires_at_replicas(trigger))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot truncate table \"%s\" of a replicated database: its trigger \"%s\" fires at replicas",
+							get_rel_name(relid), NameStr(trigger->tgname))));
+	}
+	systable_endscan(scan);
+	table_close(triggers, AccessShareLock);
+}
+
+/* Whatever leads to it: inheritance, CASCADE */
+static void
+check_truncated(Oid relid)
+{
+	check_relation(relid);
+	if (get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+		refuse_triggers_of_truncate(relid);
+}
+
 static void
 at_object_access(ObjectAccessType access, Oid class, Oid object, int sub, void *arg)
 {
 	if (prev_object_access)
 		prev_object_access(access, class, object, sub, arg);
-	if (class == LargeObjectRelationId && (access == OAT_POST_CREATE || access == OAT_DROP) &&
-		applies_here())
+	if (!IsTransactionState() || !applies_here())
+		return;
+	if (class == LargeObjectRelationId && (access == OAT_POST_CREATE || access == OAT_DROP))
 		refuse_large_object();
+	if (class == RelationRelationId && access == OAT_TRUNCATE)
+		check_truncated(object);
 }
 
 /* ---- whatever has written ---- */
@@ -225,7 +293,27 @@ drops_temporary(const DropStmt *stmt)
 	return true;
 }
 
-/* Of what is temporary; or an index that says nothing of the rows */
+/* Does it say something of the rows, or tell them apart? */
+static bool
+is_constraint(List *name)
+{
+	Oid			index = RangeVarGetRelid(makeRangeVarFromNameList(name), NoLock, true);
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	result = form->indisunique || form->indisexclusion || form->indisreplident;
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * Of what is temporary; or an index that is for reading only. A row that does not fit into
+ * that would stop this replica, so it takes who answers for the server.
+ */
 static bool
 defines_own(Node *stmt)
 {
@@ -247,10 +335,11 @@ defines_own(Node *stmt)
 			return ((RenameStmt *) stmt)->relation && is_temporary(((RenameStmt *) stmt)->relation);
 		case T_IndexStmt:
 			return is_temporary(((IndexStmt *) stmt)->relation) ||
-				(((IndexStmt *) stmt)->concurrent && !((IndexStmt *) stmt)->unique);
+				(((IndexStmt *) stmt)->concurrent && !((IndexStmt *) stmt)->unique && superuser());
 		case T_DropStmt:
 			return drops_temporary((DropStmt *) stmt) ||
-				(((DropStmt *) stmt)->removeType == OBJECT_INDEX && ((DropStmt *) stmt)->concurrent);
+				(((DropStmt *) stmt)->removeType == OBJECT_INDEX && ((DropStmt *) stmt)->concurrent &&
+				 superuser() && !is_constraint(linitial(((DropStmt *) stmt)->objects)));
 		default:
 			return false;
 	}

@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -100,6 +101,20 @@ take_all(int64 max_bytes, Put put, void *arg)
 		message = take_first(Max(max_bytes, 0), &id);
 	}
 	return found;
+}
+
+/* What has been taken may not have got to the client: another taker is to get it again. */
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_ABORT)
+		me = 0;
+}
+
+void
+mip_take_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
 }
 
 void

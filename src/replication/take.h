@@ -10,6 +10,8 @@
 
 #include "replication/message.h"
 
+extern void mip_take_init(void);
+
 /*
  * Calls `put` for those that nobody has taken yet, or whose taker may be gone, in the order
  * in which they came, up to so many bytes, but for one at least; waits so long for the first.

@@ -15,6 +15,8 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
@@ -35,6 +37,12 @@
 
 /* So long waits the applier before it has somebody ended, and between two looks. */
 #define PATIENCE_MS		5
+
+/*
+ * Who reads from, or writes to, his client, or catches errors, does not see that his statement
+ * is to end. After so long his session is ended.
+ */
+#define LAST_PATIENCE_MS	200
 
 /* It is woken when there is something to do. */
 #define LONGEST_NAP_MS	(60 * 1000L)
@@ -155,10 +163,10 @@ mip_clear_way(bool clear)
 
 /*
  * Ends a transaction. If it is at its COMMIT, and may be in the log, it is known there whether it
- * stays, and not here.
+ * stays, and not here. With the lock, so that it does not get there meanwhile.
  */
 static void
-end_transaction(const LockInstanceData *entry)
+end_transaction(const LockInstanceData *entry, bool session)
 {
 	PGPROC	   *proc = BackendPidGetProc(entry->pid);
 	MipCommit  *commit;
@@ -172,9 +180,11 @@ end_transaction(const LockInstanceData *entry)
 	if (waits(commit))
 		mip_commit_set(commit, commit->state == MIP_COMMIT_QUEUED ? MIP_COMMIT_REFUSED : MIP_COMMIT_IN_THE_WAY);
 	mip_member->counters[MIP_REPLICATION_ENDED] += !at_commit;
+	if (!at_commit &&
+		CancelVirtualTransaction(mip_entry_vxid(entry), PROCSIG_RECOVERY_CONFLICT_LOCK) == entry->pid &&
+		session)
+		(void) kill(entry->pid, SIGTERM);
 	LWLockRelease(mip_member->lock);
-	if (!at_commit)
-		(void) CancelVirtualTransaction(mip_entry_vxid(entry), PROCSIG_RECOVERY_CONFLICT_LOCK);
 }
 
 /* What the applier waits for, or NULL */
@@ -203,7 +213,9 @@ clear_way_of(int applier)
 
 		if (entry != wait && entry->pid != 0 && entry->pid != applier &&
 			mip_same_lock(entry, wait) && mip_lock_blocks(locks, entry, wait))
-			end_transaction(entry);
+			end_transaction(entry, wait->waitStart != 0 &&
+							TimestampDifferenceExceeds(wait->waitStart, GetCurrentTimestamp(),
+													   LAST_PATIENCE_MS));
 	}
 }
 

@@ -107,12 +107,8 @@ fire_after(MipApply *apply, MipTarget *target)
 }
 
 static void
-apply_row(MipApply *apply, const MipwChange *change)
+change_row(MipApply *apply, MipTarget *target, const MipwChange *change)
 {
-	AclMode		right = change->op == 'I' ? ACL_INSERT :
-		change->op == 'U' ? ACL_UPDATE : ACL_DELETE;
-	MipTarget  *target = mip_target_of(apply, change, right);
-
 	write_before(apply, target);
 	for (MipTarget *twin = target->twin; twin != target; twin = twin->twin)
 		mip_apply_flush(apply, twin);
@@ -124,6 +120,18 @@ apply_row(MipApply *apply, const MipwChange *change)
 		require_row(target, change, mip_apply_delete(apply, target, change));
 	if (fires_after(target, change->op))
 		fire_after(apply, target);
+}
+
+static void
+apply_row(MipApply *apply, const MipwChange *change)
+{
+	AclMode		right = change->op == 'I' ? ACL_INSERT :
+		change->op == 'U' ? ACL_UPDATE : ACL_DELETE;
+	MipTarget  *target = mip_target_of(apply, change, right);
+	MipUser		user = mip_target_become_owner(apply, target);
+
+	change_row(apply, target, change);
+	mip_target_become_again(user);
 }
 
 /* ---- TRUNCATE ---- */
@@ -331,14 +339,14 @@ apply_truncations(MipApply *apply, MipwCursor *cursor, MipwChange *change)
 /* ---- all of it ---- */
 
 static void
-begin(MipApply *apply, const MipwSet *set, void (*check_table) (Relation rel), bool fires)
+begin(MipApply *apply, const MipwSet *set, void (*check_table) (Relation rel), bool as_is)
 {
 	MemoryContext before;
 
 	memset(apply, 0, sizeof(MipApply));
 	apply->set = set;
 	apply->check_table = check_table;
-	apply->fires = fires;
+	apply->as_is = as_is;
 	dlist_init(&apply->batches);
 	apply->estate = CreateExecutorState();
 	before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
@@ -382,7 +390,7 @@ add_context(void *arg)
 }
 
 int64
-mip_apply(const MipwSet *set, void (*check_table) (Relation rel), bool fires)
+mip_apply(const MipwSet *set, void (*check_table) (Relation rel), bool as_is)
 {
 	MipApply	apply;
 	MipwCursor	cursor = mipw_changes(set);
@@ -390,7 +398,7 @@ mip_apply(const MipwSet *set, void (*check_table) (Relation rel), bool fires)
 	ErrorContextCallback context = {error_context_stack, add_context, &apply};
 	int64		count = 0;
 
-	begin(&apply, set, check_table, fires);
+	begin(&apply, set, check_table, as_is);
 	error_context_stack = &context;
 	while (mipw_next(&cursor, &change))
 	{

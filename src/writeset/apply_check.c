@@ -89,9 +89,12 @@ check_entry(MipApply *apply, MipTarget *target, int number, ItemPointer tid)
 static void
 check_entry_of(MipApply *apply, MipTarget *target, Oid index, ItemPointer tid)
 {
+	MipUser		user = mip_target_become_owner(apply, target);
+
 	for (int i = 0; i < target->info->ri_NumIndices; i++)
 		if (RelationGetRelid(target->info->ri_IndexRelationDescs[i]) == index)
 			check_entry(apply, target, i, tid);
+	mip_target_become_again(user);
 }
 
 /*

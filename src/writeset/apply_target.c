@@ -90,6 +90,24 @@ mip_target_check_columns(const MipTarget *target, AclMode right, const Bitmapset
 	}
 }
 
+MipUser
+mip_target_become_owner(const MipApply *apply, const MipTarget *target)
+{
+	MipUser		user;
+
+	GetUserIdAndSecContext(&user.id, &user.context);
+	if (apply->as_is)
+		SetUserIdAndSecContext(target->rel->rd_rel->relowner,
+							   user.context | SECURITY_RESTRICTED_OPERATION);
+	return user;
+}
+
+void
+mip_target_become_again(MipUser user)
+{
+	SetUserIdAndSecContext(user.id, user.context);
+}
+
 /* ---- does it fit? ---- */
 
 pg_noreturn static void
@@ -121,9 +139,17 @@ open_table(MipApply *apply, MipTarget *target, AclMode right)
 	return rel;
 }
 
-/* The column of that name; NULL if there is none that has values of its own */
+/* Are values of it taken from writesets? */
+static bool
+takes_values(const MipApply *apply, Form_pg_attribute attr)
+{
+	return !attr->attisdropped &&
+		(!attr->attgenerated || (apply->as_is && !MIP_IS_VIRTUAL(attr)));
+}
+
+/* The column of that name; NULL if there is none that takes values */
 static Form_pg_attribute
-find_column(Relation rel, const char *name)
+find_column(const MipApply *apply, Relation rel, const char *name)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 
@@ -131,26 +157,20 @@ find_column(Relation rel, const char *name)
 	{
 		Form_pg_attribute attr = TupleDescAttr(desc, i);
 
-		if (!attr->attisdropped && !attr->attgenerated &&
-			strcmp(NameStr(attr->attname), name) == 0)
+		if (takes_values(apply, attr) && strcmp(NameStr(attr->attname), name) == 0)
 			return attr;
 	}
 	return NULL;
 }
 
 static int
-count_columns(Relation rel)
+count_columns(const MipApply *apply, Relation rel)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	int			count = 0;
 
 	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute attr = TupleDescAttr(desc, i);
-
-		if (!attr->attisdropped && !attr->attgenerated)
-			count++;
-	}
+		count += takes_values(apply, TupleDescAttr(desc, i));
 	return count;
 }
 
@@ -167,9 +187,9 @@ map_columns(MipApply *apply, MipTarget *target)
 		const MipwColumn *column = &source->columns[i];
 		Form_pg_attribute attr = NULL;
 
-		if ((column->flags & MIPW_GENERATED) == 0)
+		if ((column->flags & MIPW_GENERATED) == 0 || apply->as_is)
 		{
-			attr = find_column(target->rel, column->name);
+			attr = find_column(apply, target->rel, column->name);
 			if (attr == NULL)
 				mip_refuse_table(target, psprintf(_("It has no column \"%s\" that takes values."),
 												  column->name));
@@ -184,9 +204,9 @@ map_columns(MipApply *apply, MipTarget *target)
 		target->fixed |= target->columns[i].fixed;
 		target->domains |= OidIsValid(target->columns[i].domain);
 	}
-	if (count != count_columns(target->rel))
+	if (count != count_columns(apply, target->rel))
 		mip_refuse_table(target, psprintf(_("It has %d columns that take values, not %d."),
-										  count_columns(target->rel), count));
+										  count_columns(apply, target->rel), count));
 }
 
 Bitmapset *
@@ -507,10 +527,10 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	map_columns(apply, target);
 	target->info = makeNode(ResultRelInfo);
 	enter_range_table(apply, target);
-	if (apply->fires)
-		mip_choose_triggers(target->info);
-	else
+	if (apply->as_is)
 		target->info->ri_TrigDesc = NULL;
+	else
+		mip_choose_triggers(target->info);
 	target->wanted = MakeSingleTupleTableSlot(RelationGetDescr(target->rel), &TTSOpsVirtual);
 	target->found = table_slot_create(target->rel, NULL);
 	target->other = table_slot_create(target->rel, NULL);

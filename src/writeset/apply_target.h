@@ -90,7 +90,7 @@ typedef struct MipApply
 {
 	const MipwSet *set;
 	void		(*check_table) (Relation rel);	/* may it be written to? */
-	bool		fires;			/* triggers of rows */
+	bool		as_is;			/* see apply.h */
 	EState	   *estate;
 	EPQState	epq;			/* not used: rows are locked before triggers
 								 * look at them */
@@ -127,6 +127,19 @@ extern void mip_target_check_columns(const MipTarget *target, AclMode right,
 extern void mip_target_fix_settings(MipApply *apply, const MipTarget *target);
 extern void mip_target_own_settings(MipApply *apply, const MipTarget *target);
 extern void mip_apply_own_settings(MipApply *apply);
+
+/*
+ * Code of a table's owner, in domains, indexes, operator classes: as_is it is executed with
+ * his rights, and may not leave anything behind. An error ends it, too.
+ */
+typedef struct MipUser
+{
+	Oid			id;
+	int			context;
+} MipUser;
+
+extern MipUser mip_target_become_owner(const MipApply *apply, const MipTarget *target);
+extern void mip_target_become_again(MipUser user);
 
 /* To which of its columns does this change give values? */
 extern Bitmapset *mip_target_given(const MipTarget *target, const MipwValue *values);

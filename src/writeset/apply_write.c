@@ -87,8 +87,10 @@ set_version(const MipApply *apply, MipTarget *target)
 
 /* Of all columns, or of those to which the change gives a value. */
 static void
-check_domains(MipTarget *target, TupleTableSlot *slot, bool all)
+check_domains(const MipApply *apply, MipTarget *target, TupleTableSlot *slot, bool all)
 {
+	if (apply->as_is)
+		return;
 	for (int i = 0; target->domains && i < target->source->ncolumns; i++)
 	{
 		MipColumn  *column = &target->columns[i];
@@ -103,6 +105,9 @@ static void
 complete_row(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 {
 	TupleConstr *constr = RelationGetDescr(target->rel)->constr;
+
+	if (apply->as_is)
+		return;
 
 	/*
 	 * All of them, also in updates: before 16 the expressions for the columns
@@ -136,7 +141,7 @@ insert_one(MipApply *apply, MipTarget *target)
 	mip_target_fix_settings(apply, target);
 	set_row(apply, target, target->row);
 	mip_target_own_settings(apply, target);
-	check_domains(target, target->row, true);
+	check_domains(apply, target, target->row, true);
 	if (!ExecBRInsertTriggers(apply->estate, target->info, target->row))
 		return;
 	complete_row(apply, target, target->row);
@@ -219,16 +224,18 @@ void
 mip_apply_flush(MipApply *apply, MipTarget *target)
 {
 	uint64		number = apply->number;
+	MipUser		user;
 
 	if (target->batched == 0)
 		return;
+	user = mip_target_become_owner(apply, target);
 	mip_target_open_indexes(apply, target);
 	mip_target_own_settings(apply, target);
 	for (int i = 0; i < target->batched; i++)
 	{
 		ResetPerTupleExprContext(apply->estate);
 		apply->number = target->numbers[i];
-		check_domains(target, target->batch[i], true);
+		check_domains(apply, target, target->batch[i], true);
 		complete_row(apply, target, target->batch[i]);
 	}
 	insert_batch(apply, target);
@@ -245,6 +252,7 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 	target->batched = 0;
 	target->batched_bytes = 0;
 	MemoryContextReset(target->batch_memory);
+	mip_target_become_again(user);
 }
 
 void
@@ -313,7 +321,7 @@ update_found(MipApply *apply, MipTarget *target)
 		return result;
 	set_version(apply, target);
 	mip_target_own_settings(apply, target);
-	check_domains(target, target->row, false);
+	check_domains(apply, target, target->row, false);
 	if (before && !mip_before_update_triggers(apply->estate, &apply->epq, target->info, &tid,
 											  target->row))
 		return TM_Ok;

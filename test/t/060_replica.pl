@@ -1,5 +1,5 @@
 # A replicated site: what is committed at one replica is committed at all, in the order of one log, or at none. The
-# log is an array here, and its agent a few functions: what comes when is up to the test.
+# log is an array here (MipTest::Replicas).
 
 use strict;
 use warnings FATAL => 'all';
@@ -7,112 +7,18 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use MipTest;
+use MipTest::Replicas;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my @log;		# messages, in hexadecimal
-my %position;	# of ids
-
-# ---- replicas ----
-
-my %node;
-my %applier;	# sessions
-my %behind;		# positions that they have received
-
-sub start_applier
-{
-	my ($member) = @_;
-	$applier{$member}->quit if $applier{$member};
-	$applier{$member} = session($node{$member}, "applier of $member");
-	$behind{$member} = $applier{$member}->sql('SELECT read_after FROM mip.replica_start()');
-	return;
-}
-
-sub join_site
-{
-	my ($member, $from) = @_;
-	$node{$from}->backup("for $member");
-	my $new = $node{$member} = PostgreSQL::Test::Cluster->new($member);
-	$new->init_from_backup($node{$from}, "for $member");
-	$new->append_conf('postgresql.conf', "mip.member = '$member'");
-	$new->start;
-	start_applier($member);
-	receive($member);
-	return;
-}
-
-# Messages that are waiting at a replica, "ID MESSAGE"; but for what it tells of itself, now and then
-sub waiting
-{
-	my ($member, $timeout) = @_;
-	my $sql = "SELECT id || ' ' || encode(message, 'hex') FROM mip.replica_take(timeout_ms => $timeout)";
-	my @found;
-	do { @found = split /\n/, mip_sql($node{$member}, $sql) } while (@found && !grep { !tells($_) } @found);
-	return grep { !tells($_) } @found;
-}
-
-sub kind { return chr hex substr $_[0], 10, 2; }
-sub tells { return kind((split / /, $_[0])[1]) eq 'M'; }
-
-# They go to the log; the ids
-sub take
-{
-	my ($member) = @_;
-	my @ids;
-	for (waiting($member, 10000))
-	{
-		my ($id, $message) = split / /;
-		push @ids, $id;
-		next if $position{$id};
-		push @log, $message;
-		$position{$id} = @log;
-	}
-	return @ids;
-}
-
-sub receive_sql
-{
-	my ($position, $message) = @_;
-	return "SELECT mip.replica_receive($position, '\\x" . ($message // $log[ $position - 1 ]) . "')";
-}
-
-# A replica receives the log, up to a position; what has become of the messages
-sub receive
-{
-	my ($member, $upto) = @_;
-	my @results;
-	$upto //= @log;
-	push @results, $applier{$member}->sql(receive_sql(++$behind{$member})) while $behind{$member} < $upto;
-	return "@results";
-}
-
-# Starts a COMMIT, and has its message in the log
-sub commit
-{
-	my ($session, $member) = @_;
-	$session->send_sql('COMMIT');
-	take($member);
-	return;
-}
-
 sub checksum { return mip_sql($node{ $_[0] }, "SELECT mip.relation_checksum('parent') || mip.relation_checksum('child')"); }
 
-sub all_are_same
-{
-	my ($name) = @_;
-	receive($_) for sort keys %node;
-	my %different = map { checksum($_) => 1 } keys %node;
-	my %histories = map { mip_sql($node{$_}, 'SELECT applied, history FROM mip.replication') => 1 } keys %node;
-	is(keys %different, 1, "$name: all have the same rows") or diag explain { map { $_ => mip_sql($node{$_}, 'TABLE parent') } keys %node };
-	is(keys %histories, 1, "$name: and the same history");
-	return;
-}
+sub same { my ($name) = @_; all_are_same($name, 'parent', 'child'); return; }
 
 sub value { my ($member, $id) = @_; return mip_sql($node{$member}, "SELECT v FROM parent WHERE id = $id"); }
 
-$node{a} = mip_node('a', allows_streaming => 1, 'mip.member' => 'a', deadlock_timeout => '10ms');
-mip_sql($node{a}, q[
+first_replica('a', q[
 	CREATE TABLE parent (id int PRIMARY KEY, v int NOT NULL DEFAULT 0, t text) USING mip;
 	CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent) USING mip;
 	CREATE TABLE unhashed (id bit(8) PRIMARY KEY) USING mip;
@@ -126,11 +32,6 @@ mip_sql($node{a}, q[
 	CREATE ROLE writer LOGIN;
 	GRANT INSERT ON child TO writer;
 	INSERT INTO parent (id) SELECT generate_series(1, 20);]);
-$node{a}->append_conf('postgresql.conf', "mip.replicated_database = 'postgres'");
-$node{a}->restart;
-push @log, mip_sql($node{a}, "SELECT encode(mip.replica_settings(1000), 'hex')");
-start_applier('a');
-is(receive('a'), 'settings', 'the log begins with its settings');
 join_site($_, 'a') for 'b', 'c';
 
 my %s = map { $_ => session($node{$_}, "client of $_") } keys %node;
@@ -155,7 +56,7 @@ pass('nothing changed: nothing to wait for');
 $s{a}->sql('BEGIN');
 $s{a}->sql("INSERT INTO parent (id) VALUES (21)");
 commit($s{a}, 'a');
-all_are_same('a trigger');
+same('a trigger');
 $s{a}->finish;
 is(mip_sql($node{$_}, 'SELECT count(*) FROM noted WHERE n = 21'), 1, "what a trigger that always fires has done is done once at $_")
   for keys %node;
@@ -164,7 +65,7 @@ my $writer = session($node{b}, 'writer');
 $writer->sql('SET ROLE writer');
 $writer->send_sql('INSERT INTO child VALUES (1, 2)');
 take('b');
-all_are_same('a role that may only insert');
+same('a role that may only insert');
 $writer->finish;
 
 # ---- verdicts ----
@@ -184,7 +85,7 @@ is(value($_, 3), 10, "one has been made at $_") for keys %node;
 # different rows
 $s{$_}->sql("BEGIN; UPDATE parent SET v = v + 10 WHERE id = 4 + ascii('$_') - ascii('a')") for 'a', 'b', 'c';
 commit($s{$_}, $_) for 'a', 'b', 'c';
-all_are_same('different rows');
+same('different rows');
 $s{$_}->finish for 'a', 'b', 'c';
 is(value('a', $_), 10, "row $_ has been changed") for 4 .. 6;
 
@@ -194,7 +95,7 @@ commit($s{a}, 'a');
 commit($s{b}, 'b');
 receive('b');
 $s{b}->ends_refused('40001', 'two that insert the same key');
-all_are_same('the same key');
+same('the same key');
 $s{a}->finish;
 
 # References take no locks where they are applied: a parent that is deleted there while a child comes in
@@ -205,7 +106,7 @@ is(receive('b'), 'applied', 'a child comes to where its parent is about to be de
 commit($s{b}, 'b');
 is(receive('b'), 'refused', 'which is refused, though it is published after that');
 $s{b}->ends_refused('40001', 'and told so');
-all_are_same('a child whose parent is deleted');
+same('a child whose parent is deleted');
 $s{a}->finish;
 is(mip_sql($node{$_}, 'SELECT count(*) FROM child c LEFT JOIN parent p ON p.id = c.parent WHERE p.id IS NULL'), 0, "no orphan at $_")
   for keys %node;
@@ -218,7 +119,7 @@ receive('b');
 commit($s{b}, 'b');
 is(receive('b'), 'refused', 'likewise, with a key that cannot be hashed');
 $s{b}->ends_refused('40001', 'and told so');
-all_are_same('a key that cannot be hashed');
+same('a key that cannot be hashed');
 $s{a}->finish;
 
 # ... the other way round
@@ -228,7 +129,7 @@ commit($s{a}, 'a');
 commit($s{b}, 'b');
 receive('b');
 $s{b}->ends_refused('40001', 'a child whose parent has been deleted');
-all_are_same('a deleted parent');
+same('a deleted parent');
 $s{a}->finish;
 
 # who waits for a row of his own replica is not refused for that
@@ -243,7 +144,7 @@ commit($other, 'a');
 is(receive('a'), 'committed', 'two that change a row one after the other at one replica both stay');
 $s{a}->finish;
 $other->finish;
-all_are_same('one after the other');
+same('one after the other');
 is(value('c', 9), 2, 'with what both have done');
 
 # ---- in the way ----
@@ -278,7 +179,7 @@ commit($s{b}, 'b');
 receive('b', @log - 1);
 $s{b}->ends_refused('08007', 'who is in the way, and may be in the log, does not know');
 is(receive('b'), 'applied', 'it was, and is made as if it were of somebody else');
-all_are_same('in the way');
+same('in the way');
 $s{a}->finish;
 is(value('b', 11), 300, 'so it has happened');
 
@@ -312,7 +213,7 @@ is(receive('a'), 'applied', 'who fails behind the verdict has not undone it');
 $s{a}->ends_refused('08007', 'nor knows it');
 $s{a}->sql('RESET mip.debug_stop_at');
 is(value('a', 12), 4, 'it has happened');
-all_are_same('sessions that go');
+same('sessions that go');
 
 # whoever has taken it goes, too
 $s{a}->send_sql('UPDATE parent SET v = 5 WHERE id = 12');
@@ -327,7 +228,7 @@ is_deeply([ take('a') ], \@taken, 'with the same id');
 receive('a');
 $s{a}->finish;
 is(scalar waiting('a', 0), 0, 'not once it is here');
-all_are_same('takers that go');
+same('takers that go');
 
 # ---- crashes ----
 
@@ -345,7 +246,7 @@ for my $point ('queued', 'certified')
 	$_->quit for $s{a}, $applier{a};
 	$s{a} = session($node{a}, 'client of a again');
 	start_applier('a');
-	all_are_same("a crash when a commit is $point");
+	same("a crash when a commit is $point");
 }
 is(value('b', 13), 1, 'one was in the log, the other not');
 
@@ -361,7 +262,7 @@ $s{a} = session($node{a}, 'client of a again');
 is(value('a', 14), 0, 'a crash has lost what was not flushed');
 start_applier('a');
 is(receive('a') =~ /applied$/, 1, 'it is made again');
-all_are_same('what a crash has lost');
+same('what a crash has lost');
 
 # what applies crashes
 my $pid = postmaster_pid($node{c});
@@ -371,7 +272,7 @@ take('a');
 $applier{c}->send_sql(receive_sql(++$behind{c}));
 starts_again($node{c}, $pid);
 start_applier('c');
-all_are_same('what applies crashes');
+same('what applies crashes');
 $s{a}->finish;
 
 # ---- another log ----
@@ -397,15 +298,15 @@ diverges('b', $damaged, 'a damaged message');
 diverges('b', 'ff', 'what is no message');
 receive('a');
 $s{a}->finish;
-all_are_same('damage');
+same('damage');
 
 # one that comes twice
 push @log, $log[-1];
-all_are_same('a message that comes twice');
+same('a message that comes twice');
 is(mip_sql($node{a}, 'SELECT certified FROM mip.applied ORDER BY position DESC LIMIT 1'), 'f', 'it is refused the second time');
 $s{a}->send_sql("INSERT INTO keyless VALUES (1)");
 take('a');
-all_are_same('without a key');
+same('without a key');
 $s{a}->finish;
 push @log, $log[-1];
 receive($_) for keys %node;
@@ -437,8 +338,7 @@ $applier{b} = session($node{b}, 'applier of b');
 $behind{b} = $applier{b}->sql('SELECT read_after FROM mip.replica_start()');
 receive('b', $first - 1);
 $applier{b}->refused(receive_sql($first), 'MP030', 'a log with another message where one has been applied');
-$node{b}->stop;
-delete @$_{'b'} for \%node, \%applier, \%behind, \%s;
+leave_site('b');
 
 # a row that is not as it should be
 mip_sql($node{c}, q[ALTER SYSTEM SET mip.replicated_database = '']);
@@ -452,7 +352,7 @@ receive('a');
 $s{a}->finish;
 receive('c', @log - 1);
 like($applier{c}->refused(receive_sql(++$behind{c}), 'MP030', 'a row that is not here'), qr/not there/, 'says which');
-delete @$_{'c'} for \%node, \%applier, \%behind, \%s;
+leave_site('c');
 
 # ---- members ----
 
