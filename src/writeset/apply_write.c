@@ -264,14 +264,17 @@ mip_apply_flush_all(MipApply *apply)
 
 /* ---- updates and deletions ---- */
 
-/* For triggers, which do not look for a later version themselves, as we do */
+/*
+ * For triggers, which lock the row as strongly, but do not look for a later version
+ * themselves, as we do. A key that they change is locked when it is.
+ */
 static TM_Result
-lock_found(MipApply *apply, MipTarget *target)
+lock_found(MipApply *apply, MipTarget *target, LockTupleMode mode)
 {
 	TM_FailureData tmfd;
 
 	return table_tuple_lock(target->rel, &target->found->tts_tid, apply->snapshot,
-							target->other, GetCurrentCommandId(true), LockTupleExclusive,
+							target->other, GetCurrentCommandId(true), mode,
 							LockWaitBlock, 0, &tmfd);
 }
 
@@ -317,8 +320,13 @@ update_found(MipApply *apply, MipTarget *target)
 	TM_Result	result;
 	bool		pause;
 
-	if (before && (result = lock_found(apply, target)) != TM_Ok)
-		return result;
+	if (before)
+	{
+		mode = ExecUpdateLockMode(apply->estate, target->info);
+		result = lock_found(apply, target, mode);
+		if (result != TM_Ok)
+			return result;
+	}
 	set_version(apply, target);
 	mip_target_own_settings(apply, target);
 	check_domains(apply, target, target->row, false);
@@ -353,7 +361,7 @@ delete_found(MipApply *apply, MipTarget *target)
 	bool		pause;
 
 	mip_target_own_settings(apply, target);
-	if (before && (result = lock_found(apply, target)) != TM_Ok)
+	if (before && (result = lock_found(apply, target, LockTupleExclusive)) != TM_Ok)
 		return result;
 	if (before && !mip_before_delete_triggers(apply->estate, &apply->epq, target->info, &tid))
 		return TM_Ok;
