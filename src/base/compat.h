@@ -215,6 +215,14 @@ typedef RelFileNode MipFileLocator;
 #define MIP_IS_VIRTUAL(att) false
 #endif
 
+/* Has none of the rows a null in column i? NOT VALID, NOT NULL says nothing of older ones. */
+#if PG_VERSION_NUM >= 180000
+#define MIP_IS_NOT_NULL(desc, i) \
+	(TupleDescCompactAttr(desc, i)->attnullability == ATTNULLABLE_VALID)
+#else
+#define MIP_IS_NOT_NULL(desc, i) (TupleDescAttr(desc, i)->attnotnull)
+#endif
+
 /* What is found in JSON is made one of a type, be it a domain. */
 #if PG_VERSION_NUM >= 170000
 #define MIP_IS_JSON_EXPR(node) IsA(node, JsonExpr)

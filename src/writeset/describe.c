@@ -25,14 +25,23 @@
 
 /* ---- identity ---- */
 
-/* Such columns are computed anew where rows are to be found: there is no value to look for. */
+/*
+ * Generated columns are computed anew where rows are to be found: there is no value to
+ * look for. Nor is null one.
+ */
 static bool
-is_generated(Relation rel, Form_pg_index form)
+has_values(Relation rel, Form_pg_index form)
 {
+	TupleDesc	desc = RelationGetDescr(rel);
+
 	for (int i = 0; i < form->indnkeyatts; i++)
-		if (TupleDescAttr(RelationGetDescr(rel), form->indkey.values[i] - 1)->attgenerated)
-			return true;
-	return false;
+	{
+		int			att = form->indkey.values[i] - 1;
+
+		if (TupleDescAttr(desc, att)->attgenerated || !MIP_IS_NOT_NULL(desc, att))
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -43,7 +52,7 @@ static bool
 can_identify(Relation rel, Form_pg_index form)
 {
 	return form->indisvalid && form->indisunique && form->indimmediate &&
-		!form->indisexclusion && !is_generated(rel, form);
+		!form->indisexclusion && has_values(rel, form);
 }
 
 /* Of REPLICA IDENTITY, else the primary key; without either it is the whole row. */
@@ -197,7 +206,7 @@ refuse_unidentified(const MipwRelation *relation)
 			(errcode(ERRCODE_MIP_REWRITTEN),
 			 errmsg("a row of table \"%s\" had no key when it was changed", relation->name),
 			 errdetail("A column of the key was null, which it cannot be any more."),
-			 errhint("Extract the writeset before the column becomes NOT NULL.")));
+			 errhint("Extract the writeset before the column becomes NOT NULL, or that is validated.")));
 }
 
 static void
