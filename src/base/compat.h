@@ -226,10 +226,15 @@ typedef RelFileNode MipFileLocator;
 /* What is found in JSON is made one of a type, be it a domain. */
 #if PG_VERSION_NUM >= 170000
 #define MIP_IS_JSON_EXPR(node) IsA(node, JsonExpr)
-#define MIP_JSON_EXPR_TYPE(node) (((JsonExpr *) (node))->returning->typid)
 #else
 #define MIP_IS_JSON_EXPR(node) false
-#define MIP_JSON_EXPR_TYPE(node) InvalidOid
+#endif
+
+/* Is a constraint CHECK looked at? */
+#if PG_VERSION_NUM >= 180000
+#define MIP_CHECK_IS_ENFORCED(check) ((check)->ccenforced)
+#else
+#define MIP_CHECK_IS_ENFORCED(check) true
 #endif
 
 #if PG_VERSION_NUM >= 180000

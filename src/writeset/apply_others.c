@@ -5,8 +5,9 @@
  *
  * Such are those whose functions are not IMMUTABLE. What is computed from a row, as for an
  * index, has IMMUTABLE ones only; but PostgreSQL takes a cast to a domain for immutable,
- * whatever the domain's checks call. Domains within a column's type are asked as soon as
- * its values are read.
+ * whatever the domain's checks call. So it is with functions that return values of domains:
+ * they have asked them. Domains within a column's type are asked as soon as its values are
+ * read.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,17 +33,42 @@
 
 /* ---- expressions ---- */
 
+/* Does it make new values, which are not merely passed on? */
+static bool
+makes_values(const Node *node)
+{
+	switch (nodeTag(node))
+	{
+		case T_ArrayCoerceExpr:
+		case T_CoerceToDomain:
+		case T_CoerceViaIO:
+		case T_FuncExpr:
+		case T_OpExpr:
+			return true;
+		default:
+			return MIP_IS_JSON_EXPR(node);
+	}
+}
+
 static bool
 casts_go_by_others(Node *node, void *seen)
 {
 	if (node == NULL)
 		return false;
-	if (IsA(node, CoerceToDomain) &&
-		mip_type_goes_by_others(((CoerceToDomain *) node)->resulttype, seen))
-		return true;
-	if (MIP_IS_JSON_EXPR(node) && mip_type_goes_by_others(MIP_JSON_EXPR_TYPE(node), seen))
+	if (makes_values(node) && mip_type_goes_by_others(exprType(node), seen))
 		return true;
 	return expression_tree_walker(node, casts_go_by_others, seen);
+}
+
+/*
+ * What is evaluated with each row, and is not planned yet, as indexes and bounds are: then
+ * functions in SQL, too, are what they do.
+ */
+static bool
+planned_goes_by_others(Node *expr, HTAB *seen)
+{
+	return casts_go_by_others(expr, seen) ||
+		casts_go_by_others((Node *) expression_planner((Expr *) expr), seen);
 }
 
 static bool
@@ -113,8 +139,13 @@ static bool
 checks_go_by_others(const TupleConstr *constr, HTAB *seen)
 {
 	for (int i = 0; i < constr->num_check; i++)
-		if (check_goes_by_others(stringToNode(constr->check[i].ccbin), seen))
+	{
+		Node	   *check = stringToNode(constr->check[i].ccbin);
+
+		if (MIP_CHECK_IS_ENFORCED(&constr->check[i]) &&
+			(contain_mutable_functions(check) || planned_goes_by_others(check, seen)))
 			return true;
+	}
 	return false;
 }
 
@@ -124,9 +155,14 @@ generated_goes_by_others(TupleDesc desc, HTAB *seen)
 	const TupleConstr *constr = desc->constr;
 
 	for (int i = 0; i < constr->num_defval; i++)
-		if (TupleDescAttr(desc, constr->defval[i].adnum - 1)->attgenerated &&
-			casts_go_by_others(stringToNode(constr->defval[i].adbin), seen))
+	{
+		const AttrDefault *value = &constr->defval[i];
+		char		generated = TupleDescAttr(desc, value->adnum - 1)->attgenerated;
+
+		if (generated == ATTRIBUTE_GENERATED_STORED &&
+			planned_goes_by_others(stringToNode(value->adbin), seen))
 			return true;
+	}
 	return false;
 }
 

@@ -472,6 +472,24 @@ SELECT current_setting('server_version_num')::int < 170000 AS without_json_value
 \set value 1000
 \endif
 CALL sees(:'made', :'value');
+-- So do functions that return values of theirs: they have asked them, whatever they call themselves; and what functions in SQL do.
+CREATE FUNCTION as_stable(i int) RETURNS stable LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN i; END';
+CREATE FUNCTION as_stables(i int, j int) RETURNS with_stable LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN (i::ws.stable, j); END';
+CREATE FUNCTION within(i int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT i::ws.stable::int';
+CREATE OPERATOR +% (FUNCTION = as_stable, RIGHTARG = int);
+CREATE DOMAIN stable_by_function AS int CHECK (as_stable(VALUE) IS NOT NULL);
+CALL sees('CREATE TABLE seen (v int CHECK (as_stable(v) IS NOT NULL))', '1000');
+CALL sees('CREATE TABLE seen (v int CHECK ((as_stables(v, 1)).n = 1))', '1000');
+CALL sees('CREATE TABLE seen (v int CHECK (abs(+% v) > 0))', '1000');
+CALL sees('CREATE TABLE seen (v int CHECK (within(v) > 0))', '1000');
+CALL sees('CREATE TABLE seen (v stable_by_function)', '1000');
+CALL sees('CREATE TABLE seen (v int, g int GENERATED ALWAYS AS (as_stable(v) + 1) STORED)', '1000');
+CALL sees('CREATE TABLE seen (v int, g int GENERATED ALWAYS AS (within(v) + 1) STORED)', '1000');
+CALL sees('CREATE TABLE seen (v int); CREATE INDEX ON seen (as_stable(v))', '1000');
+CALL sees('CREATE TABLE seen (v int); CREATE INDEX ON seen (v) WHERE as_stable(v) > 0', '1000');
+CALL sees('CREATE TABLE seen (v int); CREATE INDEX ON seen (within(v))', '1000');
+CALL sees('CREATE TABLE whole (v int) PARTITION BY RANGE (as_stable(v)); CREATE TABLE seen PARTITION OF whole FOR VALUES FROM (MINVALUE) TO (MAXVALUE)', '1000');
+DROP TABLE whole;
 -- Values by which rows are found are not read before it is their turn.
 CREATE TABLE found (v stable[]);
 INSERT INTO found VALUES ('{NULL}'), ('{}');
