@@ -174,6 +174,14 @@ count_columns(const MipApply *apply, Relation rel)
 	return count;
 }
 
+/* Writesets of earlier versions have quotes around keywords. */
+static bool
+is_of_type(const MipwColumn *column, const char *type)
+{
+	return strcmp(column->type, type) == 0 ||
+		(column->width == mipw_width(type) && strcmp(mip_plain_name(column->type), type) == 0);
+}
+
 static void
 map_columns(MipApply *apply, MipTarget *target)
 {
@@ -193,7 +201,7 @@ map_columns(MipApply *apply, MipTarget *target)
 			if (attr == NULL)
 				mip_refuse_table(target, psprintf(_("It has no column \"%s\" that takes values."),
 												  column->name));
-			if (strcmp(mip_type_name(attr->atttypid), column->type) != 0)
+			if (!is_of_type(column, mip_type_name(attr->atttypid)))
 				mip_refuse_table(target, psprintf(_("Column \"%s\" is of type %s, not %s."),
 												  NameStr(attr->attname),
 												  mip_type_name(attr->atttypid),

@@ -233,15 +233,60 @@ mip_innermost_type(Oid type)
 
 /* ---- both ways ---- */
 
+/* So long is the part of a name that begins with a quote. */
+static int
+quoted_length(const char *quoted)
+{
+	int			length = 1;
+
+	while (quoted[length] && (quoted[length] != '"' || quoted[length + 1] == '"'))
+		length += quoted[length] == '"' ? 2 : 1;
+	return length + (quoted[length] == '"');
+}
+
+static bool
+is_plain(const char *word, int length)
+{
+	return length > 0 && (word[0] < '0' || word[0] > '9') &&
+		strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789_") == length;
+}
+
+char *
+mip_plain_name(const char *name)
+{
+	char	   *plain = palloc(strlen(name) + 1);
+	char	   *to = plain;
+
+	while (*name)
+	{
+		int			length = *name == '"' ? quoted_length(name) : 1;
+		int			quote = *name == '"' && is_plain(name + 1, length - 2) ? 1 : 0;
+
+		memcpy(to, name + quote, length - 2 * quote);
+		to += length - 2 * quote;
+		name += length;
+	}
+	*to = '\0';
+	return plain;
+}
+
 char *
 mip_type_name(Oid type)
 {
-	/* from 16 on "json" is a keyword, and written as such */
-	if (type == JSONOID)
-		return pstrdup("pg_catalog.json");
-	if (type == JSONARRAYOID)
-		return pstrdup("pg_catalog.json[]");
-	return format_type_be_qualified(type);
+	switch (type)
+	{
+		case CHAROID:
+			return pstrdup("pg_catalog.\"char\"");
+		case CHARARRAYOID:
+			return pstrdup("pg_catalog.\"char\"[]");
+			/* from 16 on "json" is a keyword, and written as such */
+		case JSONOID:
+			return pstrdup("pg_catalog.json");
+		case JSONARRAYOID:
+			return pstrdup("pg_catalog.json[]");
+		default:
+			return mip_plain_name(format_type_be_qualified(type));
+	}
 }
 
 void

@@ -33,10 +33,12 @@ extern Oid	mip_inner_type(Oid type);
 extern Oid	mip_innermost_type(Oid type);
 
 /*
- * A type's name in a writeset. Of built-in types it is the same with every major version
- * of PostgreSQL; others are quoted where their name, or schema, has become a keyword.
+ * A type's name in a writeset, the same with every major version of PostgreSQL; and one
+ * without the quotes that go by what is a keyword: what is left is no word of lower-case
+ * letters, digits and underscores.
  */
 extern char *mip_type_name(Oid type);
+extern char *mip_plain_name(const char *name);
 
 extern void mip_codec_init(MipwCodec *codec, Oid type);
 
