@@ -335,7 +335,7 @@ is_identity(const MipTarget *target, AttrNumber attno)
 {
 	const MipwRelation *source = target->source;
 
-	/* 0: of an index an expression, of the writeset a generated column */
+	/* 0: an expression */
 	for (int i = 0; i < source->nidentity && attno != 0; i++)
 		if (target->columns[source->identity[i]].attno == attno)
 			return true;

@@ -71,7 +71,7 @@
 /* Flags of a column */
 #define MIPW_IDENTITY	0x01	/* is of the identity */
 #define MIPW_GENERATED	0x02	/* stored, and computed anew where it is
-								 * applied */
+								 * applied; not of the identity */
 #define MIPW_EXACT		0x04	/* equal values have equal bytes */
 
 /*

@@ -243,6 +243,8 @@ check_identity(MipwInput *in, MipwRelation *relation)
 			relation->identity[relation->nidentity++] = i;
 		if (relation->whole && !(flags & MIPW_IDENTITY) != !!(flags & MIPW_GENERATED))
 			fail(in, "the whole row is not the identity");
+		if (flags & MIPW_IDENTITY && flags & MIPW_GENERATED)
+			fail(in, "a generated column is of the identity");
 	}
 	if (!relation->whole && relation->nidentity == 0)
 		fail(in, "an identity has no columns");
