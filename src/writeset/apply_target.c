@@ -72,12 +72,39 @@ check_row_security(Relation rel)
 				 errhint("Let the table's owner, or a role with BYPASSRLS, apply it.")));
 }
 
+pg_noreturn static void
+refuse_identity(const MipTarget *target)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("must be owner of table \"%s\" to apply a writeset to it",
+					RelationGetRelationName(target->rel)),
+			 errdetail("It updates a column that is GENERATED ALWAYS AS IDENTITY."),
+			 errhint("Let the table's owner apply it.")));
+}
+
+/* Such values are inserted by whoever says so (OVERRIDING), but updated by nobody. */
+static void
+note_identity_columns(MipTarget *target)
+{
+	TupleDesc	desc = RelationGetDescr(target->rel);
+
+	if (mip_object_ownercheck_class(RelationGetRelid(target->rel), GetUserId()))
+		return;
+	for (int i = 0; i < desc->natts; i++)
+		if (TupleDescAttr(desc, i)->attidentity == ATTRIBUTE_IDENTITY_ALWAYS)
+			target->owners = bms_add_member(target->owners,
+											i + 1 - FirstLowInvalidHeapAttributeNumber);
+}
+
 void
 mip_target_check_columns(const MipTarget *target, AclMode right, const Bitmapset *columns)
 {
 	Oid			relid = RelationGetRelid(target->rel);
 	int			column = -1;
 
+	if (right == ACL_UPDATE && bms_overlap(target->owners, columns))
+		refuse_identity(target);
 	if ((target->rights & right) != 0)
 		return;
 	while ((column = bms_next_member(columns, column)) >= 0)
@@ -533,6 +560,7 @@ open_target(MipApply *apply, const MipwChange *change, AclMode right)
 	apply->check_table(target->rel);
 	join_twin(apply, target);
 	map_columns(apply, target);
+	note_identity_columns(target);
 	target->info = makeNode(ResultRelInfo);
 	enter_range_table(apply, target);
 	if (apply->as_is)

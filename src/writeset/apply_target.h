@@ -40,6 +40,7 @@ typedef struct MipTarget
 	AclMode		rights;			/* those of them that he has to all of it */
 	MipColumn  *columns;		/* where the writeset's columns are here */
 	MipwValue  *values;			/* room for those of a change */
+	Bitmapset  *owners;			/* columns that only the table's owner updates */
 	Bitmapset  *updated;		/* columns that the last update changed */
 	MipGenerated *generated;	/* NULL: not known yet (apply_generated.c) */
 	int			ngenerated;

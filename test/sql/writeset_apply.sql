@@ -830,6 +830,31 @@ SELECT mip.writeset_apply(:'update');
 :code
 ROLLBACK;
 
+-- To change what is GENERATED ALWAYS AS IDENTITY is its owner's, but not to insert it, as it is by statements.
+CREATE TABLE numbered (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int) USING mip;
+INSERT INTO numbered (v) VALUES (1), (2);
+GRANT SELECT, INSERT, UPDATE ON numbered TO mip_regress_applier;
+:capture
+INSERT INTO numbered OVERRIDING SYSTEM VALUE VALUES (7, 7);
+UPDATE numbered SET v = 3 WHERE id = 2;
+:take
+ROLLBACK;
+SET ROLE mip_regress_applier;
+:apply
+RESET ROLE;
+:capture
+UPDATE numbered SET v = 4 WHERE id = 2;
+UPDATE numbered SET id = DEFAULT WHERE id = 2;
+:take
+ROLLBACK;
+SET ROLE mip_regress_applier;
+:apply
+:code
+RESET ROLE;
+:apply
+TABLE numbered ORDER BY v;
+DROP TABLE numbered;
+
 -- Tables that do not fit.
 ALTER TABLE rights RENAME v TO w;
 SELECT mip.writeset_apply(:'update');
