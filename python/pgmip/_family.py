@@ -128,7 +128,8 @@ class Family:
     ) -> None:  # fmt: skip
         """`phase`: the operation that looks at the family. `alone`: the XID is new, so that nobody else can have an
         instance of it. `left`: instances of earlier operations that may be prepared somewhere, as if they were of this
-        one; afterwards, those that still may. `on_decided`: called when there is a winner, before it is committed;
+        one; afterwards, those that still may. `on_decided`: called when there is a winner, before it is committed, if
+        every site has shown that it is prepared there: one that has not may have lost it, which its commit shows;
         `on_committed`: when it is so at all sites.
         """
         self.xid = phase.xid
@@ -254,7 +255,7 @@ class Family:
                 mipts = await self._give_up_own(mipts)
                 winner = self.decide(mipts)
             if winner is not None:
-                return await self.finish(winner, adopted=ended.adopts)
+                return await self.finish(winner, mipts, adopted=ended.adopts)
             unknown = None in mipts.values() or live(mipts) - self._own
             if isinstance(reason, NotInDoubt) and not (unknown or self._ours_in_doubt(mipts) or self._freed):
                 return None
@@ -279,19 +280,21 @@ class Family:
         mipts = await self._read()
         winner = self.decide(mipts)
         if winner is not None:
-            return await self.finish(winner)
+            return await self.finish(winner, mipts)
         raise await self._undecided(mipts, f"out of time or attempts: {_why(cause)}", reason) from cause
 
-    async def finish(self, winner: Winner, attempt: Attempt | None = None, *, adopted: bool = False) -> Settled:
-        """Commit a winner at all sites, over the connections of `attempt` where it has them. `adopted`: whether it has
-        made an attempt needless.
+    async def finish(
+        self, winner: Winner, mipts: Mipts, attempt: Attempt | None = None, *, adopted: bool = False
+    ) -> Settled:
+        """Commit the winner of these MIPTs at all sites, over the connections of `attempt` where it has them.
+        `adopted`: whether it has made an attempt needless.
 
         Raises ProtocolViolation where a site does not know it.
         """
         done = len(winner.committed)
         phase = attempt.phase if attempt is not None else self._phase
         self._phase.decision = self._kind(winner, adopted)
-        if self._on_decided is not None:
+        if self._on_decided is not None and _is_everywhere(winner.xinst, mipts):
             self._on_decided(Settled(winner, {}, winner.xinst in self._own))
 
         async def commit(site: str) -> BaseException | None:
@@ -360,7 +363,7 @@ class Family:
                 phase.error = ended.error
                 winner = self.decide(ended.mipts) if ended.error is None else None
                 if winner is not None:
-                    settled = await self.finish(winner, attempt)
+                    settled = await self.finish(winner, ended.mipts, attempt)
             except BaseException:
                 if attempt.may_be_prepared:
                     self._left.add(xinst)
@@ -635,6 +638,12 @@ class _Crowded(Exception):
 
 def _is_prepared(xinst: int, mipt: Sequence[Entry] | None) -> bool:
     return any(entry.xinst == xinst and entry.state is State.PREPARED for entry in mipt or ())
+
+
+def _is_everywhere(xinst: int, mipts: Mipts) -> bool:
+    """Whether all sites show an instance prepared or committed, so that they commit it, or have."""
+    kept = (State.PREPARED, State.COMMITTED)
+    return all(any(entry.xinst == xinst and entry.state in kept for entry in mipt or ()) for mipt in mipts.values())
 
 
 def _partial(mipts: Mipts) -> dict[int, list[str]]:

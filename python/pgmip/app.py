@@ -493,7 +493,7 @@ class App:
             await family.give_back()
             raise
         if winner is not None:
-            return await family.finish(winner)
+            return await family.finish(winner, found.mipts)
         if transaction is None and not cancel:
             known = "" if self._named_in(found) else f", and {_no_handler(found)}"
             raise Unknown(f"the request is not decided{known}. {explain(found.mipts).reason}", xid=family.xid)
@@ -525,7 +525,7 @@ class App:
         if winner is None:
             why = f"only a decided request can be acknowledged. {explain(found.mipts).reason}"
             raise Unknown(why, xid=family.xid)
-        await family.acknowledge(await family.finish(winner))
+        await family.acknowledge(await family.finish(winner, found.mipts))
 
     async def _find(self, phase: Phase, sites: tuple[str, ...] | None, deadline: Deadline) -> list[Found]:
         return await find(Asking(self._pools, deadline, phase), sites)

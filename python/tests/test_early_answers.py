@@ -11,10 +11,23 @@ import psycopg
 import pytest
 from proxy import Proxy
 from shop import BUY, ORDER, PAYMENT, Shop
-from test_sweeper import in_doubt
+from test_sweeper import in_doubt, prepare_at
 from test_told import Gate, until
 
-from pgmip import App, Cancelled, Decided, Expired, KeyReused, Refused, Step, Tx, Unknown, _family, sync
+from pgmip import (
+    App,
+    Cancelled,
+    Decided,
+    Expired,
+    KeyReused,
+    ProtocolViolation,
+    Refused,
+    Step,
+    Tx,
+    Unknown,
+    _family,
+    sync,
+)
 from pgmip._asking import Asking
 from pgmip._sessions import Sessions
 from pgmip.http import Endpoint, IdempotencyMiddleware
@@ -108,6 +121,32 @@ async def test_what_is_no_answer_comes_last(server: Server, shop: Shop) -> None:
     await app.acknowledge(old)
     with pytest.raises(Expired):
         await app.submit("buy", BUY, xid=old)
+
+
+@pytest.mark.parametrize("lost", ["rolled back", "never there"])
+async def test_a_site_has_lost_what_it_had_prepared(server: Server, shop: Shop, lost: str) -> None:
+    """As by a fail-over to a standby that was behind, after the store has committed. That is told each time."""
+    app, xid = server(wait_for_commit=False), new_xid()
+    prepare_at(shop, xid, *(("store", "bank") if lost == "rolled back" else ("store",)))
+    shop.sql("store", f"SELECT mip.commit('{xid}', 1)")
+    if lost == "rolled back":
+        shop.sql("bank", f"SELECT mip.rollback('{xid}', 1)")
+    for _ in range(2):
+        with pytest.raises(ProtocolViolation):
+            await app.submit("buy", BUY, xid=xid)
+
+
+async def test_a_site_that_cannot_say_whether_it_has_it(server: Server, shop: Shop) -> None:
+    xid = new_xid()
+    async with Proxy(shop.clusters["bank"].port) as bank:
+        app = server(shop.conninfos(bank=bank.port), wait_for_commit=False, deadline=1.0, step_timeout=0.3)
+        prepare_at(shop, xid, "store", "bank")
+        shop.sql("store", f"SELECT mip.commit('{xid}', 1)")
+        bank.down()
+        with pytest.raises(Decided):
+            await app.submit("buy", BUY, xid=xid)
+        bank.heal()
+        assert await server().submit("buy", BUY, xid=xid) == "of 1"
 
 
 async def test_a_session_sees_what_it_has_done(server: Server, shop: Shop, commits: Gate) -> None:
