@@ -70,9 +70,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A decided family: its winner, and the sites (if any) that could not be told yet, and why."""
+    """A decided family: its winner, whose sites these are, and those (if any) that could not be told yet, and why."""
 
     winner: Winner
+    sites: tuple[str, ...]
     unfinished: Mapping[str, BaseException]
     own: bool
     """Whether the winner is an instance of the call that has settled the family."""
@@ -124,13 +125,13 @@ class Family:
     def __init__(
         self, phase: Phase, sites: Sequence[str], isolation: str, pools: Mapping[str, Pool],
         *, deadline: Deadline, attempts: int, parallel: bool, alone: bool = False, left: set[int] | None = None,
-        on_decided: Callable[[Settled], None] | None = None, on_committed: Callable[[], None] | None = None,
+        on_decided: Callable[[Settled], None] | None = None, on_committed: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         """`phase`: the operation that looks at the family. `alone`: the XID is new, so that nobody else can have an
         instance of it. `left`: instances of earlier operations that may be prepared somewhere, as if they were of this
         one; afterwards, those that still may. `on_decided`: called when there is a winner, before it is committed, if
         every site has shown that it is prepared there: one that has not may have lost it, which its commit shows;
-        `on_committed`: when it is so at all sites.
+        `on_committed`: with each site where it is so by us.
         """
         self.xid = phase.xid
         self._phase = phase
@@ -157,13 +158,16 @@ class Family:
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
 
-    async def run(self, handler: Handler | None, request: str | None) -> Settled:
+    async def run(
+        self, handler: Handler | None, request: str | None, before: Callable[[], Awaitable[None]] | None = None
+    ) -> Settled:
         """Attempt until there is a winner, and finish it. Without a handler the attempts are empty and cancel.
+        `before`: what the first one has to wait for, unless there is a winner already.
 
-        Raises NothingHappened, Unknown or Expired.
+        Raises NothingHappened, Unknown or Expired, and what `before` raises.
         """
         try:
-            settled = await self._run(handler, request)
+            settled = await self._run(handler, request, before)
         except KeyReused:
             settled = await self._settled_elsewhere(request)
             if settled is None:
@@ -181,12 +185,25 @@ class Family:
         self._was_in_doubt = in_doubt
         return await self._run(handler, request)
 
-    async def _run(self, handler: Handler | None, request: str | None) -> Settled | None:
+    async def _run(
+        self, handler: Handler | None, request: str | None, before: Callable[[], Awaitable[None]] | None = None
+    ) -> Settled | None:
         try:
+            if before is not None:
+                known = await self._known()
+                if known is not None:
+                    return known
+                await before()
             return await self._carry(handler, request)
         except KeyReused:
             await self.give_back()
             raise
+
+    async def _known(self) -> Settled | None:
+        """What the family has come to by now, as far as the sites say."""
+        mipts = {} if self._alone else await self._read()
+        winner = self.decide(mipts)
+        return None if winner is None else await self.finish(winner, mipts)
 
     async def give_back(self) -> None:
         """Roll back what is prepared over our sites, where another instance has won that shares one of them.
@@ -218,7 +235,8 @@ class Family:
             return await self._commit_at(self._phase, site, winner, None)
 
         told = await at_each_site(sites, tell, parallel=self._parallel)
-        return Settled(winner, {site: error for site, error in told.items() if error is not None}, own=False)
+        unfinished = {site: error for site, error in told.items() if error is not None}
+        return Settled(winner, tuple(told), unfinished, own=False)
 
     async def _carry(self, handler: Handler | None, request: str | None) -> Settled | None:
         clock = asyncio.get_running_loop().time
@@ -295,7 +313,7 @@ class Family:
         phase = attempt.phase if attempt is not None else self._phase
         self._phase.decision = self._kind(winner, adopted)
         if self._on_decided is not None and _is_everywhere(winner.xinst, mipts):
-            self._on_decided(Settled(winner, {}, winner.xinst in self._own))
+            self._on_decided(Settled(winner, self._sites, {}, winner.xinst in self._own))
 
         async def commit(site: str) -> BaseException | None:
             nonlocal done
@@ -303,6 +321,8 @@ class Family:
                 return None
             error = await self._commit_at(phase, site, winner, attempt.connection(site) if attempt else None)
             if error is None:
+                if self._on_committed is not None:
+                    self._on_committed(site)
                 done += 1
                 if done == 1:
                     await phase.step("committed-first-site", winner.xinst, site)
@@ -316,10 +336,26 @@ class Family:
         if unfinished:
             self._left.add(winner.xinst)
         else:
-            if self._on_committed is not None:
-                self._on_committed()
             await phase.step("committed-all", winner.xinst, None)
-        return Settled(winner, unfinished, winner.xinst in self._own)
+        return Settled(winner, self._sites, unfinished, winner.xinst in self._own)
+
+    async def commit_late(self, site: str, xinst: int) -> BaseException | None:
+        """Commit here what has been decided earlier; why that is not known to be done. A ProtocolViolation where the
+        site does not know it.
+        """
+        try:
+            return await self._commit_at(self._phase, site, Winner(xinst, None, None, frozenset()), None)
+        except ProtocolViolation as violation:
+            return violation
+
+    async def is_forgotten(self, xinst: int) -> bool:
+        """Whether what has been decided earlier is committed and over: no site knows of it, or merely that it is
+        acknowledged, as sites forget nothing else.
+        """
+        mipts, _ = await self._asking.read([site for site in self._sites if site in self._pools])
+        return len(mipts) == len(self._sites) and not any(
+            mipt is None or any(entry.xinst == xinst and _is_open(entry) for entry in mipt) for mipt in mipts.values()
+        )
 
     async def acknowledge(self, settled: Settled) -> None:
         """Tell every site that nobody will ask for the result again. Raises Unknown where one cannot be told."""
@@ -634,6 +670,11 @@ class Family:
 
 class _Crowded(Exception):
     """There is no room for one more instance."""
+
+
+def _is_open(entry: Entry) -> bool:
+    """Whether somebody has to know of it yet."""
+    return entry.state is State.PREPARED or (entry.state is State.COMMITTED and not entry.acknowledged)
 
 
 def _is_prepared(xinst: int, mipt: Sequence[Entry] | None) -> bool:

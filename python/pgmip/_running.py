@@ -24,6 +24,7 @@ class Running:
         self._home = home
         self._tasks: set[asyncio.Task[Any]] = set()
         self._cancelled: set[asyncio.Task[Any]] = set()
+        self._beside: asyncio.Task[None] | None = None
         self._closed = False
 
     async def run(self, work: Coroutine[Any, Any, T], xid: str, answered: asyncio.Future[T] | None = None) -> T:
@@ -38,9 +39,7 @@ class Running:
         except BaseException:
             work.close()
             raise
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        task = self._begin(work)
         try:
             await asyncio.wait({task} if answered is None else {task, answered}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
@@ -56,6 +55,13 @@ class Running:
             raise Unknown(how, xid=xid)
         return task.result()
 
+    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin what nobody waits for, unless this is the end, which cancels it at once."""
+        if self._closed:
+            work.close()
+        else:
+            self._beside = self._begin(work)
+
     async def close(self, grace: float) -> None:
         """Begin nothing more, give what runs `grace` seconds to finish, then cancel it."""
         if self._home.is_gone:  # and what ran there
@@ -64,12 +70,20 @@ class Running:
         self._home.check()
         self._closed = True
         current = asyncio.current_task()
+        if self._beside is not None:
+            self._cancel(self._beside)
         if others := self._tasks - {current}:
             await asyncio.wait(others, timeout=grace)
         for task in self._tasks - {current}:
             self._cancel(task)
         while others := self._tasks - {current}:
             await asyncio.wait(others)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         """Once: a second time would interrupt it in cleaning up."""

@@ -3,54 +3,89 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+from collections.abc import Collection, Hashable, Iterable
 
 __all__ = ["Late", "Sessions"]
 
 _MOST = 10_000
 
 
-@dataclass(frozen=True, slots=True)
 class Late:
-    """A request that is decided. `task` commits it; where that has not come to its end, somebody else has to."""
+    """A request that is decided: who has decided it commits it, and where that has failed, somebody else has to."""
 
-    xid: str
-    sites: tuple[str, ...]
-    task: asyncio.Task[Any]
+    __slots__ = ("left", "sites", "xid", "xinst")
+
+    def __init__(self, xid: str, xinst: int, sites: Collection[str], left: Iterable[str]) -> None:
+        """`xinst`: the winner. `left`: those of its sites where it may not be committed yet, and somebody is at it."""
+        self.xid = xid
+        self.xinst = xinst
+        self.sites = frozenset(sites)
+        self.left = {site: asyncio.Event() for site in left}
 
     @property
     def key(self) -> tuple[str, frozenset[str]]:
         """One XID may be that of several requests, over different sites; one request may be submitted again."""
-        return self.xid, frozenset(self.sites)
+        return self.xid, self.sites
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether nobody is at it any more."""
+        return all(event.is_set() for event in self.left.values())
+
+    def done(self, site: str) -> None:
+        """It is committed here; or it never will be, and the session has been told."""
+        event = self.left.pop(site, None)
+        if event is not None:
+            event.set()
+
+    def leave(self) -> None:
+        """Where it is not committed by now, somebody else has to do it."""
+        for event in self.left.values():
+            event.set()
+
+    async def wait(self, sites: Iterable[str], seconds: float) -> None:
+        """Until it is committed at these of its sites, or left behind; no longer than that."""
+        events = [self.left[site] for site in sites if site in self.left]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for event in events:
+                    await event.wait()
 
 
 class Sessions:
-    """What is late, by session; of a bounded number of these, as not all of them come back for what is left behind."""
+    """What is late, by session; a bounded number, as not all of these come back for what is left behind."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
+        self._count = 0
         self._late: dict[Hashable, dict[tuple[str, frozenset[str]], Late]] = {}
 
     def add(self, session: Hashable, late: Late) -> bool:
-        """To be looked for by the session's next request, until it is `done`. False: there is no room."""
-        if session not in self._late and len(self._late) >= self._most:
-            return False
-        self._late.setdefault(session, {})[late.key] = late
+        """To be looked for by the session's next request, while something of it is left. False: there is no room."""
+        there = self._late.get(session, {})
+        if late.key not in there:
+            if self._count >= self._most:
+                return False
+            self._count += 1
+        self._late.setdefault(session, there)[late.key] = late
         return True
 
-    def done(self, session: Hashable, late: Late) -> None:
-        """It is committed at all of its sites."""
+    def done(self, session: Hashable, late: Late, site: str) -> None:
+        """As `Late.done`."""
+        late.done(site)
         there = self._late.get(session, {})
-        there.pop(late.key, None)
-        if not there:
-            self._late.pop(session, None)
-
-    def has(self, session: Hashable, late: Late) -> bool:
-        """Whether it is still late."""
-        return late.key in self._late.get(session, {})
+        if not late.left and there.pop(late.key, None) is not None:
+            self._count -= 1
+            if not there:
+                del self._late[session]
 
     def of(self, session: Hashable) -> tuple[Late, ...]:
         """What is late now."""
         return tuple(self._late.get(session, {}).values())
+
+    def left_behind(self) -> list[tuple[Hashable, Late]]:
+        """All that nobody is at any more, with the sessions; what has been so for longest comes first, or nearly so."""
+        return [
+            (session, late) for session, there in self._late.items() for late in there.values() if late.is_left_behind
+        ]

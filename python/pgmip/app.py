@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar, get_args
@@ -43,10 +45,11 @@ from ._pool import Pool, PoolSettings
 from ._process import Home
 from ._running import Running
 from ._sessions import Late, Sessions
+from ._sites import at_each_site
 from ._text import described
 from ._tx import Handler, Tx
 from .decision import Winner, explain
-from .exceptions import Cancelled, KeyReused, SubmitError, Unknown
+from .exceptions import Cancelled, Decided, KeyReused, ProtocolViolation, SubmitError, Unknown
 from .logs import Logs
 from .observe import Hook, Hooked, Observer, Phase, PhaseName, Step, StepName
 from .tracing import Tracing
@@ -57,6 +60,9 @@ __all__ = ["App", "Copy", "Handler", "Isolation", "Resolution", "Site", "Step", 
 
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 H = TypeVar("H", bound=Handler)
+
+_TIDYING = 5.0  # seconds, for each request that has been left behind
+_UNTIDY = 10.0  # seconds, until it is looked again whether room can be made
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,7 @@ class App:
         self._transactions: dict[str, _Transaction] = {}
         self._left = Left()
         self._sessions = Sessions()
+        self._tidy_at = 0.0  # by the event loop's clock
         self._observers: list[Observer] = [*([Tracing()] if tracing_installed else []), Logs()]
 
     @property
@@ -222,9 +229,11 @@ class App:
 
         `wait_for_commit`: as the App has it for this transaction, unless said here. Without it the result, or that the
         request is Refused, is told when it is decided; what goes wrong afterwards is logged. `session` says whose
-        request it is, as the authenticated user does: what this App has answered earlier with the same session
-        (but to this very XID) is committed first, and where that is not possible Unknown is raised, and nothing has
-        begun.
+        request it is, as the authenticated user does: unless the request is decided already, what this App has answered
+        earlier with the same session is committed first at the sites that both have, and where that is not possible
+        Unknown is raised, and nothing has begun; once only, where such a site has lost what it had prepared. Of ten
+        thousand requests that is remembered while they wait to be committed; then nobody with a session is answered
+        before the commit, and he is told Unknown instead of Decided.
 
         Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
         earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
@@ -363,58 +372,113 @@ class App:
         self, phase: Phase, transaction: _Transaction, text: str, seconds: float | None, attempts: int | None, *,
         alone: bool, session: Hashable | None, answered: asyncio.Future[Answer] | None,
     ) -> Answer:  # fmt: skip
-        task = asyncio.current_task()
-        assert task is not None
-        late = Late(phase.xid, transaction.sites, task)
+        late: Late | None = None  # once it is told
 
         def tell(settled: Settled) -> None:
+            nonlocal late
             if answered is None or answered.done():
                 return
             with contextlib.suppress(Exception):  # told in the end: nothing here keeps the winner from being committed
                 answer = settled.answer(phase.xid, text)
-                if session is None or self._sessions.add(session, late):
+                promise = self._late(phase.xid, settled, set(settled.sites) - settled.winner.committed)
+                if self._remember(session, promise):
+                    late = promise
                     answered.set_result(answer)
+
+        def committed(site: str) -> None:
+            if late is not None:
+                self._sessions.done(session, late, site)
 
         with phase, _no_surprise(phase.xid), self._left.of(phase.xid, transaction.sites) as left:
             end = self._deadline(seconds)
-            await self._catch_up(phase.xid, session, end)
             family = self._family(
                 phase, transaction.sites, transaction.isolation, end, attempts, alone=alone, left=left,
-                on_decided=tell, on_committed=lambda: self._sessions.done(session, late),
+                on_decided=tell, on_committed=committed,
             )  # fmt: skip
-            with handled(transaction.handler, answered) as handler:
-                settled = await family.run(handler, text)
-            answer = settled.answer(family.xid, text)
-            if settled.unfinished and session is not None:
-                self._sessions.add(session, late)
+            try:
+                with handled(transaction.handler, answered) as handler:
+                    settled = await family.run(handler, text, self._to_catch_up(phase.xid, transaction, session, end))
+                answer = settled.answer(family.xid, text)
+                if isinstance(answer.error, Decided) and late is None:
+                    late = self._late(phase.xid, settled, settled.unfinished)
+                    if not self._remember(session, late):
+                        raise _no_room(answer.error)
+            finally:
+                if late is not None:
+                    late.leave()
             phase.error = answer.error
             return answer
 
-    async def _catch_up(self, xid: str, session: Hashable | None, deadline: Deadline) -> None:
-        """Have committed what this session has been answered before, so that its next request sees that; but the same
-        request is told again what it has been told.
-        """
-        for late in self._sessions.of(session):
-            if late.xid == xid:
-                continue
-            await asyncio.wait((late.task,), timeout=deadline.left)
-            if not self._sessions.has(session, late):
-                continue
-            try:
-                await self._finish_late(late, deadline)
-            except (SubmitError, ValueError, TimeoutError) as error:
-                why = f"an earlier request of this session, {late.xid}, is not committed at all of its sites: {error}"
-                raise Unknown(why, xid=xid) from error
-            self._sessions.done(session, late)
+    # -- what is late ----------------------------------------------------------------------------------------------
 
-    async def _finish_late(self, late: Late, deadline: Deadline) -> None:
+    def _late(self, xid: str, settled: Settled, left: Iterable[str]) -> Late:
+        """What has to be committed yet. At a site that this App does not have none of its sessions can miss it."""
+        return Late(xid, settled.winner.xinst, settled.sites, (site for site in left if site in self._pools))
+
+    def _remember(self, session: Hashable | None, late: Late) -> bool:
+        """Have a session's next request see it; whether there is room for that. Where there is none, it is made."""
+        if session is None or not late.left or self._sessions.add(session, late):
+            return True
+        now = asyncio.get_running_loop().time()
+        if now >= self._tidy_at:
+            self._tidy_at = math.inf
+            self._running.beside(self._tidy())
+        return False
+
+    async def _tidy(self) -> None:
+        """Forget what has been committed of what was left behind, whoever has done so, or do it."""
+        try:
+            away: set[str] = set()
+            for session, late in self._sessions.left_behind():
+                if away.isdisjoint(late.left):
+                    with contextlib.suppress(Exception):  # logged; the session is told, should it come back
+                        away |= (await self._finish_late(session, late, late.left, self._deadline(_TIDYING))).keys()
+        finally:
+            self._tidy_at = asyncio.get_running_loop().time() + _UNTIDY
+
+    def _to_catch_up(
+        self, xid: str, transaction: _Transaction, session: Hashable | None, deadline: Deadline
+    ) -> Callable[[], Awaitable[None]] | None:
+        """What brings a session's request up to date, if anything has to: the same request is told again what it has
+        been told.
+        """
+        late = [one for one in self._sessions.of(session) if one.xid != xid and one.left.keys() & transaction.sites]
+        return functools.partial(self._catch_up, xid, session, late, transaction.sites, deadline) if late else None
+
+    async def _catch_up(
+        self, xid: str, session: Hashable | None, late: Sequence[Late], sites: Sequence[str], deadline: Deadline
+    ) -> None:
+        """Have committed at these sites what the session has been answered before, so that its request sees that."""
+        for one in late:
+            # For as long as a site may take to answer; who is at it may wait for us, as in a hook, or have stopped.
+            await one.wait(sites, min(self._limits.step_timeout, deadline.left / 2))
+            failed = await self._finish_late(session, one, one.left.keys() & sites, deadline)
+            for site, error in failed.items():
+                if isinstance(error, ProtocolViolation):
+                    self._sessions.done(session, one, site)  # as far as it ever will be
+            if failed:
+                site, why = next(iter(failed.items()))
+                what = f"an earlier request of this session, {one.xid}, is not committed at {site}: {why}"
+                raise Unknown(what, xid=xid) from why
+
+    async def _finish_late(
+        self, session: Hashable | None, late: Late, sites: Collection[str], deadline: Deadline
+    ) -> dict[str, BaseException]:
+        """Have it committed at these of its sites; where that is not known to be done, and why."""
+        if not sites:
+            return {}
         if not deadline.left:
-            raise TimeoutError("the deadline has passed")
-        with self._operation("settle", late.xid) as phase, _no_surprise(late.xid, ValueError):
-            found = await self._find(phase, late.sites, deadline)
-            # What is decided is prepared at a site, or committed there, or was, and is forgotten.
-            if any(one.is_in_doubt or None in one.mipts.values() for one in found):
-                await self._settle_found(phase, found, cancel=False, deadline=deadline)
+            return dict.fromkeys(sites, TimeoutError("the deadline has passed"))
+        with self._operation("settle", late.xid) as phase:
+            family = self._family(phase, tuple(late.sites), "read committed", deadline)
+            told = await at_each_site(sites, lambda site: family.commit_late(site, late.xinst))
+            lost = [error for error in told.values() if isinstance(error, ProtocolViolation)]
+            over = bool(lost) and await family.is_forgotten(late.xinst)
+            failed = {site: error for site, error in told.items() if error is not None and not over}
+            for site in tuple(late.left.keys() if over else told.keys() - failed.keys()):
+                self._sessions.done(session, late, site)
+            phase.error = next(iter([*lost, *failed.values()] if failed else []), None)
+            return failed
 
     async def _settle(
         self, phase: Phase, sites: tuple[str, ...] | None, *, run: bool = False, cancel: bool = True,
@@ -556,7 +620,7 @@ class App:
     def _family(
         self, phase: Phase, sites: tuple[str, ...], isolation: Isolation, deadline: Deadline,
         attempts: int | None = None, *, alone: bool = False, left: set[int] | None = None,
-        on_decided: Callable[[Settled], None] | None = None, on_committed: Callable[[], None] | None = None,
+        on_decided: Callable[[Settled], None] | None = None, on_committed: Callable[[str], None] | None = None,
     ) -> Family:  # fmt: skip
         return Family(
             phase, sites, isolation, self._pools,
@@ -590,6 +654,13 @@ def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
         if isinstance(error, (SubmitError, *foreseen)):
             raise
         raise Unknown(f"something unexpected has happened: {described(error)}", xid=xid) from error
+
+
+def _no_room(decided: Decided) -> Unknown:
+    """What is told instead where the session's next request might not see it."""
+    error = Unknown(f"{decided}, and there is no room to remember that for its session", xid=decided.xid)
+    error.__cause__ = decided.__cause__
+    return error
 
 
 def _no_handler(found: Found) -> str:

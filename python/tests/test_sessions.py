@@ -1,0 +1,239 @@
+"""What a session has been answered is there for its next request, and is in nobody's way otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from shop import BUY, ORDER, PAYMENT, Shop
+from test_early_answers import is_held_up, looking
+from test_sweeper import in_doubt
+from test_timeless import expire
+from test_told import Gate, until
+
+from pgmip import App, Decided, Resolution, Step, Tx, Unknown, _family
+from pgmip._asking import Asking
+from pgmip._sessions import Sessions
+from pgmip.xinst import new_xid
+
+pytestmark = pytest.mark.integration
+
+Server = Callable[..., App]
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The sites where no commit gets through."""
+    sites, commit = set[str](), Asking.commit
+
+    async def losing(asking: Asking, site: str, *args: Any) -> Any:
+        if site in sites:
+            raise psycopg.OperationalError("lost")
+        return await commit(asking, site, *args)
+
+    monkeypatch.setattr(Asking, "commit", losing)
+    monkeypatch.setattr(_family, "_COMMIT_TRIES", 1)
+    return sites
+
+
+def noting(app: App, *sites: str, name: str = "note") -> list[tuple[int, int]]:
+    """Gives it a transaction that leaves something at these sites; and what its transaction `look` has seen of one."""
+
+    @app.transaction(sites=sites, name=name)
+    async def note(tx: Tx, request: Any) -> Any:
+        for site in sites:
+            await tx[site].execute(ORDER if site == "store" else PAYMENT, (tx.xid, tx.xinst))
+        return {"xinst": tx.xinst}
+
+    return looking(app)
+
+
+async def leave(app: App, xid: str, session: str) -> Any:
+    """Submit what is not committed everywhere, as some sites are lost."""
+    result = await app.submit("note", None, xid=xid, session=session, wait_for_commit=False)
+    await until(lambda: not app._running._tasks)
+    return result
+
+
+async def test_decided_over_other_sites(server: Server, lost: set[str]) -> None:
+    """The transaction has others now, under its name."""
+    old, new, xid = server(), server(), new_xid()
+    noting(old, "store", "bank")
+    seen = noting(new, "store")
+    lost.add("bank")
+    with pytest.raises(Decided):
+        await old.submit("note", None, xid=xid)
+    with pytest.raises(Decided):
+        await new.submit("note", None, xid=xid, session="me")
+    lost.clear()
+    for _ in range(2):
+        await new.submit("look", xid, session="me")
+    assert seen == [(1, 1)] * 2
+
+
+async def test_what_a_site_has_lost_is_told_once(server: Server, shop: Shop, lost: set[str]) -> None:
+    """Then it is an operator's, and the session goes on."""
+    app, xid = server(), new_xid()
+    seen = noting(app, "store", "bank")
+    lost.add("bank")
+    result = await leave(app, xid, "me")
+    lost.clear()
+    shop.sql("bank", f"SELECT mip.rollback('{xid}', {result['xinst']})")
+    with pytest.raises(Unknown, match=f"an earlier request of this session, {xid}, is not committed at bank"):
+        await app.submit("look", xid, session="me")
+    assert seen == []
+    await app.submit("look", xid, session="me")
+    assert seen == [(1, 0)]
+
+
+@pytest.mark.parametrize("reused", [False, True])
+async def test_what_is_forgotten_without_a_time(server: Server, shop: Shop, lost: set[str], reused: bool) -> None:
+    app, xid = server(), f"forgotten {reused}"
+    seen = noting(app, "store", "bank")
+    lost.add("bank")
+    await leave(app, xid, "me")
+    lost.clear()
+    await server().acknowledge(xid)
+    for site in shop.clusters:
+        expire(shop, site, 40)
+    if reused:
+        await server().submit("restock", BUY, xid=xid)
+    await app.submit("look", xid, session="me")
+    assert seen == [(1 + reused, 1)]
+    assert not app._sessions.of("me")
+
+
+async def test_other_sites_are_not_waited_for(server: Server, shop: Shop, lost: set[str]) -> None:
+    app, xid = server(), new_xid()
+    noting(app, "store", "bank")
+    lost.update(("store", "bank"))
+    await leave(app, xid, "me")
+    lost.remove("store")
+    await app.submit("restock", BUY, session="me")
+    assert in_doubt(shop) == [0, 1]
+    with pytest.raises(Unknown, match="is not committed at bank"):
+        await app.submit("look", xid, session="me")
+    lost.clear()
+    await app.submit("look", xid, session="me")
+    assert not app._sessions.of("me")
+
+
+async def test_what_is_decided_already_waits_for_nothing(server: Server, lost: set[str]) -> None:
+    app, xid = server(), new_xid()
+    noting(app, "store", "bank")
+    result = await app.submit("note", None, xid=xid, session="me")
+    lost.add("bank")
+    await leave(app, new_xid(), "me")
+    for early in (False, True):
+        assert await app.submit("note", None, xid=xid, session="me", wait_for_commit=not early) == result
+
+
+async def test_room_is_made(server: Server, lost: set[str]) -> None:
+    """Of what somebody else has committed meanwhile, and of what can be committed now."""
+    app, first = server(), new_xid()
+    noting(app, "store", "bank")
+    app._sessions = Sessions(2)
+    lost.add("bank")
+    for xid in (first, new_xid()):
+        await leave(app, xid, f"left {xid}")
+    lost.clear()
+    await server().resolve(first)
+    await app.submit("note", None, session="you", wait_for_commit=False)
+    await until(lambda: not app._running._tasks)
+    assert app._sessions.left_behind() == []
+    lost.add("bank")
+    await leave(app, new_xid(), "you")
+    assert app._sessions.of("you")
+
+
+async def test_decided_is_unknown_where_there_is_no_room(server: Server, lost: set[str]) -> None:
+    app, xid = server(), new_xid()
+    noting(app, "store", "bank")
+    app._sessions = Sessions(1)
+    lost.add("bank")
+    await leave(app, new_xid(), "me")
+    with pytest.raises(Unknown, match="no room"):
+        await app.submit("note", None, xid=xid, session="you")
+    with pytest.raises(Decided) as decided:
+        await app.submit("note", None, xid=xid)
+    lost.clear()
+    assert await app.submit("note", None, xid=xid, session="you") == decided.value.result
+
+
+async def test_making_room_ends_with_the_app(server: Server, lost: set[str]) -> None:
+    app, gate = server(), Gate()
+    noting(app, "store", "bank")
+    app._sessions = Sessions(1)
+    lost.add("bank")
+    await leave(app, new_xid(), "me")
+    app._finish_late = gate  # type: ignore[method-assign, assignment]
+    with pytest.raises(Unknown, match="no room"):
+        await app.submit("note", None, session="you")
+    await gate.reached.wait()
+    async with asyncio.timeout(1):
+        await app.close()
+
+
+async def test_what_is_late_keeps_nothing_else(server: Server, lost: set[str]) -> None:
+    """A task would keep its exception, and so all that it has had."""
+    app = server()
+    noting(app, "store", "bank")
+    lost.add("bank")
+    await leave(app, new_xid(), "me")
+    (late,) = app._sessions.of("me")
+    waiting, known = [late], list[Any]()
+    while waiting:
+        known.append(one := waiting.pop())
+        waiting += [it for it in gc.get_referents(one) if not isinstance(it, type) and it not in known]
+    assert len(known) < 30
+
+
+@pytest.mark.parametrize("when", ["committed-first-site", "committed-all"])
+async def test_a_slow_hook_holds_nobody_up(server: Server, when: str) -> None:
+    app, xid, gate = server(), new_xid(), Gate()
+    seen = noting(app, "store", "bank")
+
+    async def hook(step: Step) -> None:
+        if step.name == when and step.xid == xid:
+            await gate()
+
+    app.on_step(hook)
+    await app.submit("note", None, xid=xid, session="me", wait_for_commit=False)
+    await gate.reached.wait()
+    assert not await is_held_up(asyncio.create_task(app.submit("look", xid, session="me")))
+    gate.open.set()
+    assert seen == [(1, 1)]
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_a_hook_between_the_commits_submits(server: Server, parallel: bool) -> None:
+    """What is committed behind it, one after the other, it commits itself."""
+    app, told = server(wait_for_commit=False, parallel=parallel), list[Any]()
+    seen = noting(app, "store", "bank")
+
+    async def hook(step: Step) -> None:
+        if step.name == "committed-first-site" and not told:
+            told.append("begun")
+            told.append(await app.submit("look", step.xid, session="me", deadline=1))
+
+    app.on_step(hook)
+    await app.submit("note", None, session="me")
+    await until(lambda: not app._running._tasks)
+    assert seen == [(1, 1)]
+    assert told == ["begun", None]
+
+
+async def test_a_late_request_is_settled_by_others(server: Server, shop: Shop, lost: set[str]) -> None:
+    app, xid = server(), new_xid()
+    seen = noting(app, "store", "bank")
+    lost.add("bank")
+    result = await leave(app, xid, "me")
+    lost.clear()
+    assert await server().resolve(xid) == Resolution(False, result)
+    await app.submit("look", xid, session="me")
+    assert seen == [(1, 1)]
+    shop.assert_clean()
