@@ -208,9 +208,12 @@ class Family:
     async def give_back(self) -> None:
         """Roll back what is prepared over our sites, where another instance has won that shares one of them.
 
-        That site has never prepared what is over ours, or it could not have prepared the winner; and it never will.
+        That site has never prepared what is over ours, or it could not have prepared the winner; and it never will. But
+        for a request that is committed: that one the site has forgotten.
         """
         mipts = over(self._sites, await self._read())
+        if self._have_committed(mipts):
+            return
         for site, mipt in mipts.items():
             for entry in mipt or ():
                 if entry.state is State.PREPARED:
@@ -550,19 +553,29 @@ class Family:
         """The winner, if these MIPTs have one. Raises KeyReused where the XID is that of a request over other sites.
 
         Who is merely prepared over other sites may go away again, and then this request may run: that decides nothing.
+        Nor does another winner where this request has one: a site has forgotten that, or it could not have the other.
         """
         self._meet(mipts)
-        if self._are_foreign(mipts):
-            committed = {site: [e for e in mipt or () if e.state is State.COMMITTED] for site, mipt in mipts.items()}
-            if self._are_foreign(committed):
-                self._foreign = committed
-                raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid)
+        if self._have_committed(mipts):
+            mipts = over(self._sites, mipts)
+        elif self._are_foreign(mipts):
+            self.check_alone(mipts)
             return None
         try:
             return decide(mipts)
         except ProtocolViolation as violation:
             violation.xid = self.xid
             raise
+
+    def check_alone(self, mipts: Mipts) -> None:
+        """Raises KeyReused where another request, over other sites, has won."""
+        committed = _committed(mipts)
+        if self._are_foreign(committed):
+            self._foreign = committed
+            raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid)
+
+    def _have_committed(self, mipts: Mipts) -> bool:
+        return any(over(self._sites, _committed(mipts)).values())
 
     def _meet(self, mipts: Mipts, *others: int) -> None:
         """Remember whom these MIPTs, or a site's refusal, have shown to be there."""
@@ -647,29 +660,35 @@ class Family:
                 await self._asking.within(phase).commit(site, winner.xinst, conn)
                 return None
             except psycopg.Error as error:
-                if said(error) == NOT_USABLE and winner.acknowledged and xid_time(self.xid) is None:
-                    return await self._end_losers_at(site)
                 if said(error) == EXPIRED and not is_acknowledged(error):
                     return None  # committed there, and removed since
                 if said(error) in (FAMILY_COMMITTED, NOT_USABLE, EXPIRED):
+                    if winner.acknowledged and xid_time(self.xid) is None:
+                        mipts, why = await self._asking.read((site,))
+                        if not self._have_committed(mipts):
+                            return why or await self._end_losers_at(site, mipts)
                     raise ProtocolViolation(
                         f"site {site!r} does not accept instance {winner.xinst}, the winner: {error}", xid=self.xid
                     ) from error
                 last = error
         return last
 
-    async def _end_losers_at(self, site: str) -> BaseException | None:
+    async def _end_losers_at(self, site: str, mipts: Mipts) -> BaseException | None:
         """Where the winner has been committed and forgotten (its XID carries no time, and has expired), while another
-        site still knows that it is acknowledged: what was prepared since can be complete nowhere.
+        site still knows that it is acknowledged: what was prepared since, over our sites, can be complete nowhere.
         """
-        mipts, why = await self._asking.read((site,))
-        for entry in in_doubt(mipts):
+        why: BaseException | None = None
+        for entry in self._ours_in_doubt(mipts):
             why = why or await self._asking.roll_back(site, entry.xinst)
         return why
 
 
 class _Crowded(Exception):
     """There is no room for one more instance."""
+
+
+def _committed(mipts: Mipts) -> Mipts:
+    return {site: [entry for entry in mipt or () if entry.state is State.COMMITTED] for site, mipt in mipts.items()}
 
 
 def _is_open(entry: Entry) -> bool:

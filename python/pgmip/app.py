@@ -589,6 +589,7 @@ class App:
         if winner is None:
             why = f"only a decided request can be acknowledged. {explain(found.mipts).reason}"
             raise Unknown(why, xid=family.xid)
+        family.check_alone(found.mipts)
         await family.acknowledge(await family.finish(winner, found.mipts))
 
     async def _find(self, phase: Phase, sites: tuple[str, ...] | None, deadline: Deadline) -> list[Found]:

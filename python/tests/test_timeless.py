@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from shop import BUY, Shop
 
-from pgmip import App, Expired
+from pgmip import App, Expired, KeyReused
 from pgmip._json import canonical
 
 pytestmark = pytest.mark.integration
@@ -110,6 +110,28 @@ async def test_forgotten_by_one_site(server: Server, shop: Shop, first: str) -> 
     assert entries(shop, xid) == [0, 0]
     again = await app.submit("buy", BUY, xid=xid)
     assert shop.effects(xid)[0] == [result["xinst"], again["xinst"]]
+    shop.assert_clean()
+
+
+async def test_forgotten_by_one_site_and_reused_there(server: Server, shop: Shop) -> None:
+    """What has taken effect is not told as another request's, nor is the other one acknowledged with it."""
+    app, xid = server(), str(uuid.uuid4())
+    await app.submit("buy", BUY, xid=xid)
+    await app.acknowledge(xid)
+    expire(shop, "store", 40)
+    shop.sql("store", f"BEGIN; SELECT mip.begin('{xid}', 9, '{{depot,store}}'); SELECT * FROM mip.prepare('q', 'r')")
+    with pytest.raises(Expired):
+        await app.submit("buy", BUY, xid=xid)
+    assert shop.sql("store", "SELECT xinst FROM mip.in_doubt") == [(9,)]
+    shop.sql("store", f"SELECT mip.rollback('{xid}', 9)")
+    nothing = BUY | {"qty": 0}
+    other = await app.submit("restock", nothing, xid=xid)
+    with pytest.raises(Expired):
+        await app.submit("buy", BUY, xid=xid)
+    with pytest.raises(KeyReused):
+        await app.acknowledge(xid, sites=SITES)
+    assert await app.resolve(xid, sites=SITES) is None
+    assert await app.submit("restock", nothing, xid=xid) == other
     shop.assert_clean()
 
 
