@@ -8,6 +8,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
@@ -183,6 +184,8 @@ class Portal:
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, state: _State) -> None:
+        threads = ThreadPoolExecutor(thread_name_prefix="pgmip look-up")
+        loop.set_default_executor(threads)
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 try:
@@ -190,6 +193,9 @@ class Portal:
                 finally:  # also by what ends a thread, raised by a callback: nobody is to call it any more
                     state.closed = True
                     _cancel_what_is_left(loop)
+                    # The runner waits for the loop's threads to end; a name may be looked up for as long as it takes.
+                    threads.shutdown(wait=False, cancel_futures=True)
+                    loop.set_default_executor(ThreadPoolExecutor())
         finally:
             for end in tuple(state.waits.values()):
                 with contextlib.suppress(Exception):  # it has ended by now, or the loop that waits

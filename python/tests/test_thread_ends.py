@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from shop import Shop
 
-from pgmip import Unknown, _portal, sync
+from pgmip import SubmitError, SyncClient, Unknown, _portal, sync
 from pgmip._portal import Closed, Portal
 from pgmip._twin import inner, within
 from pgmip.observe import Observer, Phase
@@ -269,3 +269,30 @@ def test_in_a_loop_that_cannot_run_any_more() -> None:
     with contextlib.suppress(Closed):
         portal.soon(lambda: None)
     assert ended(portal._thread)
+
+
+@pytest.mark.parametrize("twin", ["App", "Client"])
+def test_closed_while_a_name_is_looked_up(monkeypatch: pytest.MonkeyPatch, twin: str) -> None:
+    """Which takes its time, and cannot be called off."""
+    found, looked_up = threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host in ("nowhere.example", b"nowhere.example"):
+            found.wait(PATIENCE)
+            raise socket.gaierror("no such name")
+        return looked_up(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    if twin == "App":
+        app = sync.App({"store": "host=nowhere.example"}, deadline=0.3, step_timeout=0.3)
+        app.transaction(sites=("store",), name="note")(lambda tx, request: None)
+        submit, close = app.submit, lambda: app.close(grace=0.1)
+    else:
+        client = SyncClient(["http://nowhere.example:1"], deadline=0.3, connect_timeout=0.3, timeout=0.3)
+        submit, close = client.submit, client.close
+    with pytest.raises(SubmitError):
+        submit("note", None)
+    closing = begun(close)
+    closing.join(PATIENCE / 2)
+    assert not closing.is_alive()
+    found.set()
