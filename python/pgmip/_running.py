@@ -43,12 +43,15 @@ class Running:
         try:
             await asyncio.wait({task} if answered is None else {task, answered}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            if answered is None or not answered.done():
+            if answered is not None and answered.done():
+                task.add_done_callback(_tell_the_loop)
+            else:
                 self._cancel(task)
                 with contextlib.suppress(asyncio.CancelledError):
                     await ended([task])
             raise
         if answered is not None and answered.done() and not task.done():
+            task.add_done_callback(_tell_the_loop)
             return answered.result()
         if task.cancelled():  # not because of us
             how = "this App was closed meanwhile: submit to another server" if self._closed else "cancelled from within"
@@ -96,3 +99,12 @@ class Running:
             task.exception()  # seen, also by whoever has had an answer before
         self._tasks.discard(task)
         self._cancelled.discard(task)
+
+
+def _tell_the_loop(task: asyncio.Task[Any]) -> None:
+    """Of what nobody waits for any more: a failure is logged as that of each operation, but for what is no Exception."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, Exception):
+        task.get_loop().call_exception_handler(
+            {"message": "pgmip: a request that has been answered was interrupted", "exception": error, "task": task}
+        )

@@ -402,6 +402,24 @@ async def test_what_fails_then_is_not_told(
     assert not recwarn
 
 
+async def test_what_is_no_exception_is_told_to_the_loop(server: Server, shop: Shop) -> None:
+    app, xid, told = server(wait_for_commit=False), new_xid(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+
+    class Fatal(BaseException):
+        pass
+
+    def fail(step: Step) -> None:
+        if step.name == "committed-all":
+            raise Fatal
+
+    app.on_step(fail)
+    result = await app.submit("buy", BUY, xid=xid)
+    await until(lambda: not app._running._tasks)
+    await until(lambda: [type(error) for error in told] == [Fatal])
+    shop.assert_once(xid, result)
+
+
 async def test_a_caller_who_goes_away(server: Server, shop: Shop, commits: Gate) -> None:
     """Before the answer his request is cancelled, as ever; afterwards there is nothing to cancel."""
     app, xid, gate = server(wait_for_commit=False), new_xid(), Gate()
