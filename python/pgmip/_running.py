@@ -102,7 +102,7 @@ class Running:
 
 
 def _tell_the_loop(task: asyncio.Task[Any]) -> None:
-    """Of what nobody waits for any more: a failure is logged as that of each operation, but for what is no Exception."""
+    """Of what nobody waits for any more, and is no Exception: these are logged as those of any operation."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, Exception):
         task.get_loop().call_exception_handler(
