@@ -228,12 +228,14 @@ class App:
         submit has decided is not run again: its result is returned.
 
         `wait_for_commit`: as the App has it for this transaction, unless said here. Without it the result, or that the
-        request is Refused, is told when it is decided; what goes wrong afterwards is logged. `session` says whose
-        request it is, as the authenticated user does: unless the request is decided already, what this App has answered
-        earlier with the same session is committed first at the sites that both have, and where that is not possible
-        Unknown is raised, and nothing has begun; once only, where such a site has lost what it had prepared. Of ten
-        thousand requests that is remembered while they wait to be committed; then nobody with a session is answered
-        before the commit, and he is told Unknown instead of Decided.
+        request is Refused, is told when it is decided; what goes wrong afterwards is logged. With it, too, a site where
+        `mip.synchronous_commit_prepared` is off may undo a commit in a crash, until it is repeated.
+
+        `session` says whose request it is, as the authenticated user does: unless the request is decided already, what
+        this App has answered earlier with the same session is committed first at the sites that both have. Where that
+        cannot be, Unknown is raised, and nothing has begun; once only, where such a site has lost what it had prepared.
+        Ten thousand requests that wait to be committed are remembered; beyond that none with a session is answered
+        before its commit, nor by Decided, in whose place it is Unknown.
 
         Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
         earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
@@ -309,7 +311,8 @@ class App:
 
         Cancelling runs an empty instance, which wins unless another one is complete by then; a later submit with this
         XID raises Cancelled (or Expired, where it is too old by then). With `cancel=False` nothing is cancelled:
-        Unknown is raised where there is no winner. Everything else is as for `settle`.
+        Unknown is raised where there is no winner. What is of a role that has been dropped a superuser has rolled back
+        instead, as nobody can run an instance any more, and None is returned. Everything else is as for `settle`.
         """
         known = self._given(sites)
         return await self._running.run(self._settle(self._operation("resolve", xid), known, cancel=cancel), xid)
