@@ -95,6 +95,17 @@ class Asking:
         answers = (await at_each_site(sites, ask)).values()
         return None if set(answers) == {None} else False not in answers
 
+    async def is_orphaned(self, sites: Sequence[str]) -> bool:
+        """Whether all of the sites say that what may have an effect has no owner any more, who could cancel it."""
+
+        async def ask(site: str) -> bool:
+            try:
+                return await self._at(site, None, _mipt.is_orphaned)
+            except psycopg.Error:
+                return False
+
+        return all((await at_each_site(sites, ask)).values())
+
     async def refuse(self, site: str, xinst: int, sites: Sequence[str]) -> bool:
         """Have an instance never be prepared here; whether that is certain. It is, too, where the site has expired the
         request and has nothing of it in doubt.

@@ -9,7 +9,7 @@ from . import _sql
 from ._connection import Connection, cut_after
 from .decision import Entry
 
-__all__ = ["acknowledge", "commit", "has_expired", "instances", "refuse", "rollback", "waits"]
+__all__ = ["acknowledge", "commit", "has_expired", "instances", "is_orphaned", "refuse", "rollback", "waits"]
 
 
 async def instances(conn: Connection, timeout: float, xid: str) -> tuple[Entry, ...]:
@@ -43,6 +43,11 @@ async def waits(conn: Connection, timeout: float, xid: str, xinst: int) -> bool:
 async def has_expired(conn: Connection, timeout: float, xid: str) -> bool:
     """Whether the site may have forgotten the request, which it does not let run any more."""
     return await _ask(conn, timeout, _sql.HAS_EXPIRED, (xid,))
+
+
+async def is_orphaned(conn: Connection, timeout: float, xid: str) -> bool:
+    """Whether no instance that may have an effect here has an owner any more."""
+    return await _ask(conn, timeout, _sql.ORPHANED, (xid,))
 
 
 async def acknowledge(conn: Connection, timeout: float, xid: str) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "MIPT_DIGESTS",
     "MIPT_TEXTS",
     "OLD",
+    "ORPHANED",
     "PREPARE",
     "PUSH_AFTER",
     "REFUSE",
@@ -71,6 +72,10 @@ COMMIT = b"SELECT mip.commit_beside(%s, %s)"
 ROLLBACK = _mipt_of("mip.rollback(%s, %s)")
 REFUSE = b"SELECT mip.refuse(%s, %s, %s)"
 HAS_EXPIRED = b"SELECT mip.has_expired(%s)"
+ORPHANED = b"""
+    SELECT NOT EXISTS (
+        SELECT FROM mip.instances(%s) JOIN pg_catalog.pg_roles ON rolname = owner WHERE state <> 'aborted')
+"""
 ACKNOWLEDGE = b"SELECT mip.acknowledge(%s)"
 WAITING = b"SELECT EXISTS (SELECT FROM mip.waits WHERE xid = %s AND xinst = %s)"
 

@@ -17,6 +17,7 @@ __all__ = [
     "OTHER_SITES",
     "SessionEnded",
     "awaits_decision",
+    "has_met_another_role",
     "is_acknowledged",
     "is_definite",
     "is_given_up",
@@ -105,11 +106,11 @@ def is_given_up(error: BaseException | None) -> bool:
         said(error) in (OTHER_SITES, DUPLICATE, DOOMED, "57P01")
         or isinstance(error, SessionEnded)
         or _has_met_a_change(error)
-        or _has_met_another_role(error)
+        or has_met_another_role(error)
     )
 
 
-def _has_met_another_role(error: BaseException | None) -> bool:
+def has_met_another_role(error: BaseException | None) -> bool:
     """Whether the family is another role's, of whose instances no more is told."""
     return isinstance(error, psycopg.Error) and error.diag.source_function == "mip_raise_stranger"
 

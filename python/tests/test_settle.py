@@ -378,3 +378,55 @@ async def test_doubt_that_has_expired_ends(server: Server, shop: Shop, step_name
         assert resolution is not None
         shop.assert_once(xid, resolution.result)
     shop.assert_clean()
+
+
+def prepare_as(shop: Shop, role: str, xid: str, *sites: str) -> None:
+    """Leave an instance of a role that holds a row at each of these sites, and is then dropped."""
+    for site in shop.clusters:
+        shop.sql(site, f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA mip TO {role}")
+        shop.sql(site, f"GRANT ALL ON {'item' if site == 'store' else 'account'} TO {role}")
+    for site in sites:
+        with psycopg.connect(shop.clusters[site].conninfo(user=role), autocommit=True) as conn:
+            conn.execute("BEGIN")
+            conn.execute("SELECT mip.begin(%s, 1, ARRAY['bank', 'store'])", (xid,))
+            conn.execute("UPDATE item SET stock = stock" if site == "store" else "UPDATE account SET balance = balance")
+            conn.execute("SELECT FROM mip.prepare('its request', '1')")
+    for site in shop.clusters:
+        shop.sql(site, f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("sites", [("store",), ("bank",), ("store", "bank")])
+async def test_of_a_role_that_has_been_dropped(server: Server, shop: Shop, sites: tuple[str, ...]) -> None:
+    """Nobody can run an instance beside it any more; a superuser rolls it back, or commits it."""
+    app, xid = server(), new_xid()
+    prepare_as(shop, "gone", xid, *sites)
+    if sites == ("store",):  # somebody has begun to
+        shop.sql("bank", f"SELECT mip.refuse('{xid}', 1, '{{bank,store}}')")
+    if len(sites) == 1:
+        with pytest.raises(Unknown):
+            await app.resolve(xid, cancel=False)
+        assert [len(shop.sql(site, "SELECT FROM mip.in_doubt")) for site in sites] == [1]
+        assert await app.resolve(xid) is None
+        assert await app.resolve(xid) is None
+    else:
+        assert await app.resolve(xid) == Resolution(False, 1)
+    shop.assert_clean()
+
+
+async def test_of_a_role_that_is_another_one(server: Server, shop: Shop) -> None:
+    """It is there, and alone may cancel its request; what is refused by another one it could not submit again."""
+    app, xid = server(), new_xid()
+    for site in shop.clusters:
+        shop.sql(site, "CREATE ROLE other; GRANT USAGE ON SCHEMA mip TO other")
+    shop.sql(
+        "store",
+        f"SET ROLE other; BEGIN; SELECT mip.begin('{xid}', 1, '{{bank,store}}'); SELECT * FROM mip.prepare('q', '1')",
+    )
+    with pytest.raises(Unknown, match="another role"):
+        await app.resolve(xid)
+    assert shop.sql("bank", f"SELECT * FROM mip.instances('{xid}')") == []
+    as_other = {site: make_conninfo(info, options="-crole=other") for site, info in shop.conninfos().items()}
+    assert await server(as_other).resolve(xid) == Resolution(True, None)
+    for site in shop.clusters:
+        shop.sql(site, "DROP OWNED BY other; DROP ROLE other")
+    shop.assert_clean()

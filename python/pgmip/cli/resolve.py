@@ -34,8 +34,9 @@ def resolve(
     """Finish a request that is in doubt: commit its winner at all sites, or with --cancel cancel it.
 
     A request that is decided is finished as it is decided, with and without --cancel. One that is not takes --cancel:
-    an empty instance then makes sure that nothing of it ever happens. Safe at any time, and beside anybody. Needs no
-    app server; to run the request's handler again, use sweep, or send the request again.
+    an empty instance then makes sure that nothing of it ever happens (that of a role that has been dropped is rolled
+    back, by a superuser). Safe at any time, and beside anybody. Needs no app server; to run the request's handler
+    again, use sweep, or send the request again.
 
     Exit code 0 where nothing is in doubt any more, 1 where something is, 3 where a site cannot be asked, 4 where no
     site knows the request.
