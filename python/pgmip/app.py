@@ -435,7 +435,8 @@ class App:
             for session, late in self._sessions.left_behind():
                 if away.isdisjoint(late.left):
                     with contextlib.suppress(Exception):  # logged; the session is told, should it come back
-                        away |= (await self._finish_late(session, late, late.left, self._deadline(_TIDYING))).keys()
+                        failed = await self._finish_late(session, late, late.left, self._deadline(_TIDYING))
+                        away |= {site for site, why in failed.items() if not isinstance(why, ProtocolViolation)}
         finally:
             self._tidy_at = asyncio.get_running_loop().time() + _UNTIDY
 

@@ -132,19 +132,21 @@ async def test_what_is_decided_already_waits_for_nothing(server: Server, lost: s
         assert await app.submit("note", None, xid=xid, session="me", wait_for_commit=not early) == result
 
 
-async def test_room_is_made(server: Server, lost: set[str]) -> None:
-    """Of what somebody else has committed meanwhile, and of what can be committed now."""
-    app, first = server(), new_xid()
+async def test_room_is_made(server: Server, shop: Shop, lost: set[str]) -> None:
+    """Of what somebody else has committed meanwhile, and of what can be committed now; not of what a session has to be
+    told yet.
+    """
+    app, gone, settled = server(), new_xid(), new_xid()
     noting(app, "store", "bank")
-    app._sessions = Sessions(2)
+    app._sessions = Sessions(3)
     lost.add("bank")
-    for xid in (first, new_xid()):
-        await leave(app, xid, f"left {xid}")
+    results = {xid: await leave(app, xid, f"left {xid}") for xid in (gone, settled, new_xid())}
     lost.clear()
-    await server().resolve(first)
+    shop.sql("bank", f"SELECT mip.rollback('{gone}', {results[gone]['xinst']})")
+    await server().resolve(settled)
     await app.submit("note", None, session="you", wait_for_commit=False)
     await until(lambda: not app._running._tasks)
-    assert app._sessions.left_behind() == []
+    assert [session for session, _ in app._sessions.left_behind()] == [f"left {gone}"]
     lost.add("bank")
     await leave(app, new_xid(), "you")
     assert app._sessions.of("you")
