@@ -476,12 +476,13 @@ class App:
         with self._operation("settle", late.xid) as phase:
             family = self._family(phase, tuple(late.sites), "read committed", deadline)
             told = await at_each_site(sites, lambda site: family.commit_late(site, late.xinst))
-            lost = [error for error in told.values() if isinstance(error, ProtocolViolation)]
-            over = bool(lost) and await family.is_forgotten(late.xinst)
-            failed = {site: error for site, error in told.items() if error is not None and not over}
-            for site in tuple(late.left.keys() if over else told.keys() - failed.keys()):
+            lost = {site: error for site, error in told.items() if isinstance(error, ProtocolViolation)}
+            failed = lost | {site: error for site, error in told.items() if error is not None}
+            if lost and await family.is_forgotten(late.xinst):
+                failed, told = {}, dict.fromkeys(late.left)
+            for site in told.keys() - failed.keys():
                 self._sessions.done(session, late, site)
-            phase.error = next(iter([*lost, *failed.values()] if failed else []), None)
+            phase.error = next(iter(failed.values()), None)
             return failed
 
     async def _settle(

@@ -133,7 +133,8 @@ class Unknown(SubmitError):
     """The request may have taken effect or may still do so. Safe to submit again with the same XID, to any server.
 
     Raised where a site could not be reached, where an instance may be prepared, where a sibling of another server is
-    or may be on its way, and where something unexpected happens.
+    or may be on its way, where what its session has been told before could not be committed, or this could not be
+    remembered for it, and where something unexpected happens.
     """
 
 
