@@ -326,13 +326,17 @@ identity_goes_by_others(const MipTarget *target)
 static void
 note_others(MipApply *apply, MipTarget *target, AclMode right)
 {
+	MipUser		user;
+
 	if (right == ACL_TRUNCATE)
 		return;
 	mip_apply_own_settings(apply);
+	user = mip_target_become_owner(apply, target);	/* planning calls functions */
 	if ((right & WRITES) != 0 && (target->checked & WRITES) == 0)
 		target->in_order = mip_rows_go_by_others(target->rel);
 	if ((right & FINDS) != 0 && (target->checked & FINDS) == 0)
 		target->in_turn = identity_goes_by_others(target);
+	mip_target_become_again(user);
 }
 
 /* ---- by what rows are found ---- */
