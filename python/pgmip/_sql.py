@@ -36,10 +36,13 @@ __all__ = [
     "PUSH_AFTER",
     "REFUSE",
     "REPLICATION",
+    "REPLICA_LEAVE",
+    "REPLICA_MEMBERS",
     "REPLICA_RECEIVE",
     "REPLICA_SETTINGS",
     "REPLICA_START",
     "REPLICA_TAKE",
+    "REPLICA_TRIM",
     "ROLLBACK",
     "SAYS_PUSH_AFTER",
     "WAITING",
@@ -171,6 +174,9 @@ REPLICA_SETTINGS = b"""
 REPLICA_START = b"SELECT member, applied, read_after FROM mip.replica_start()"
 REPLICA_TAKE = b"SELECT id, message FROM mip.replica_take(%s, %s)"
 REPLICA_RECEIVE = b"SELECT mip.replica_receive(%s, %b)"
+REPLICA_TRIM = b"SELECT mip.replica_trim()"
+REPLICA_LEAVE = b"SELECT mip.replica_leave(%s)"
+REPLICA_MEMBERS = b"SELECT to_jsonb(m) AS member FROM mip.members m ORDER BY m.member"
 REPLICATION = b"SELECT to_jsonb(r) AS replication FROM mip.replication r"
 
 # -- what an operator does ---------------------------------------------------------------------------------------

@@ -73,6 +73,14 @@ BEGIN
     END LOOP;
 END $$;
 
+CREATE TABLE mip.trim (upto bigint);
+CREATE FUNCTION mip.replica_trim() RETURNS bigint LANGUAGE sql AS 'SELECT coalesce(max(upto), 0) FROM mip.trim';
+
+CREATE TABLE mip.members (member text, applied bigint, behind bigint, heard timestamptz);
+INSERT INTO mip.members VALUES ('one', 0, 0, now()), ('at work', 1, 2, NULL), ('gone', 3, 4, NULL);
+CREATE FUNCTION mip.replica_leave(name text) RETURNS void LANGUAGE sql AS
+$$ DELETE FROM mip.members WHERE member = name AND name <> 'at work' $$;
+
 CREATE VIEW mip.replication AS
 SELECT 'one'::text AS member, (SELECT coalesce(max("position"), 0) FROM mip.applied) AS applied,
        (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND granted

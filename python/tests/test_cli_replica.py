@@ -124,6 +124,22 @@ def test_status(cli: Cli, replica: Replica, log: str, start: Start) -> None:
     assert "behind" in cli("replica", "status", *options, code=OK).stdout
 
 
+def test_members(cli: Cli, replica: Replica, log: str) -> None:
+    options = ("--database", replica.conninfo)
+    cli("replica", "init", *options, "--log", log, code=OK)
+    members = cli.json("replica", "status", *options, "--log", log, code=PROBLEMS)["members"]
+    assert [member["member"] for member in members] == ["at work", "gone", "one"]
+    assert members[0] == {"member": "at work", "applied": 1, "behind": 2, "heard": None}
+    assert "at work" in cli("replica", "status", *options, "--log", log, code=PROBLEMS).stdout
+    assert cli("replica", "leave", "gone", *options, code=OK).stdout == "gone has left\n"
+    assert "no member is called gone" in cli("replica", "leave", "gone", *options, code=PROBLEMS).stderr
+    still = cli("replica", "leave", "at work", *options, "--timeout=0.1", code=PROBLEMS)
+    assert "at work is still a member" in still.stderr
+    assert cli.json("replica", "leave", "one", *options) == {"command": "replica leave", "member": "one"}
+    assert "the database: " in cli("replica", "leave", "one", "--database", NOWHERE, code=UNREACHABLE).stderr
+    assert "--database: not a" in cli("replica", "leave", "one", "--database", "nonsense", code=USAGE).stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_run_until_told_to_stop(replica: Replica, start: Start, number: signal.Signals) -> None:
     assert start("init").wait(PATIENCE) == OK

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -60,11 +60,14 @@ class Told(list[Event]):
 
 
 @asynccontextmanager
-async def running(replica: Replica, log: str, **parameters: Any) -> AsyncIterator[tuple[Agent, Told]]:
+async def running(
+    replica: Replica, log: str, *, trim_every: float = 60, **parameters: Any
+) -> AsyncIterator[tuple[Agent, Told]]:
     """An agent that is stopped at the end."""
     told = Told()
     async with EmbeddedLog(log, **parameters) as engine:
-        agent = Agent(replica.conninfo, engine, longest_pause=0.2, report_every=0.1, on_event=told.append)
+        often: dict[str, float] = {"longest_pause": 0.2, "report_every": 0.1, "trim_every": trim_every}
+        agent = Agent(replica.conninfo, engine, **often, on_event=told.append)
         task = asyncio.create_task(agent.run())
         try:
             yield agent, told
@@ -263,6 +266,39 @@ async def test_a_log_that_is_trimmed_or_shorter_stops_it(cluster: Cluster, log: 
         with pytest.raises(Stopped, match="ends at position 11, and 12 is applied: it has lost messages") as raised:
             await Agent(replica.conninfo, engine).run()
         assert isinstance(raised.value.__cause__, WentBack)
+
+
+async def test_it_trims_the_log(log: str, replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again after an error."""
+    trim = EmbeddedLog.trim
+    raised: list[Exception] = [Unavailable("busy"), Refused("no"), Unavailable("busy")]
+
+    async def failing(engine: EmbeddedLog, upto: int) -> None:
+        if raised:
+            raise raised.pop()
+        await trim(engine, upto)
+
+    monkeypatch.setattr(EmbeddedLog, "trim", failing)
+    replica.commit(*numbered(0, 8))
+    async with running(replica, log, trim_every=0.05) as (_, told), EmbeddedLog(log) as engine:
+        await until(lambda: replica.waiting == 0)
+        await asyncio.sleep(0.2)
+        assert len(await engine.read(0, LARGE, wait=0)) == 9
+        replica.sql("INSERT INTO mip.trim VALUES (4)")
+        await until(lambda: raised == [])
+        async with asyncio.timeout(10):
+            while await first_position(engine) != 5:  # noqa: ASYNC110 - in a database
+                await asyncio.sleep(0.02)
+    assert told.of(EventName.UNANSWERED) == [*told.of(EventName.ANSWERED), Part.TRIMMER]
+    assert told.of(EventName.LOST) == [Part.TRIMMER]
+
+
+async def first_position(engine: EmbeddedLog) -> int:
+    """Of what has not been trimmed."""
+    for after in range(20):
+        with suppress(Trimmed):
+            return (await engine.read(after, 1, wait=0))[0].position
+    raise AssertionError
 
 
 async def test_a_refusal_of_the_log(log: str, replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,7 +26,7 @@ from .errors import CliError, ExitCode
 from .options import JsonOption, TimeoutOption, run
 from .output import STYLES, Output, table, visible
 from .signals import until_signalled
-from .sites import connect, failure_of
+from .sites import Connection, connect, failure_of
 
 __all__ = ["replica"]
 
@@ -36,6 +38,7 @@ replica = typer.Typer(
 )
 DatabaseOption = Annotated[str, typer.Option("--database", metavar="CONNINFO", help="The replica.")]
 LogOption = Annotated[str, typer.Option("--log", metavar="CONNINFO", help="The log: a database of its own.")]
+_LOOK_EVERY = 0.05  # seconds
 _STYLE = {
     EventName.BEGUN: STYLES["ok"],
     EventName.LOST: STYLES["error"],
@@ -114,11 +117,15 @@ def status(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Show a replica beside the end of its log. Exit code 1 where no agent applies what is in the log."""
+    """Show a replica beside the end of its log, and all members of its site as it has heard of them. Exit code 1 where
+    no agent applies what is in the log.
+    """
 
     async def body(output: Output) -> ExitCode:
         with _failures(database, log):
-            replication = await _replication(database, timeout)
+            async with connect(database, timeout=timeout) as conn:
+                with cut_after(conn, timeout):
+                    replication, members = await _replication(conn), await _members(conn)
             async with EmbeddedLog(log, patience=timeout) as engine:
                 end = await engine.end()
         behind = max(0, end - replication["applied"])
@@ -131,31 +138,90 @@ def status(
                     "end": end,
                     "behind": behind,
                     "replication": replication,
+                    "members": members,
                 }
             )
             return code
         if code:
             output.error("no agent is at work here", "start one: pgmip replica run")
         shown = {**replication, "end": end, "behind": behind}
-        rows = ((visible(name), "-" if value is None else visible(str(value))) for name, value in shown.items())
-        output.console.print(table(("", ""), rows))
+        output.console.print(table(("", ""), ((visible(name), _shown(value)) for name, value in shown.items())))
+        if members:
+            output.line("")
+            columns = ("member", "applied", "behind", "heard")
+            output.console.print(table(columns, ([_shown(member[column]) for column in columns] for member in members)))
         return code
 
     run("replica status", json, body)
 
 
-async def _replication(database: str, timeout: float) -> dict[str, Any]:
-    async with connect(database, timeout=timeout) as conn:
-        with cut_after(conn, timeout):
-            row = await (await conn.execute(_sql.REPLICATION)).fetchone()
+@replica.command("leave")
+def leave(
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="Its name, as in mip.members.")],
+    database: DatabaseOption,
+    timeout: TimeoutOption = 5.0,
+    json: JsonOption = False,
+) -> None:
+    """Tell all replicas, by any of them, that a member has left: the log is not kept for it any more. Stop its agent, and
+    its server, before.
+
+    Exit code 1 where there is no such member, or it still is one after --timeout seconds: no agent is at work here, or
+    one is at work there.
+    """
+
+    async def body(output: Output) -> ExitCode:
+        with _failures(database):
+            async with connect(database, timeout=timeout) as conn:
+                with cut_after(conn, 2 * timeout):
+                    left = await _leave(conn, member, timeout)
+        if not left:
+            hint = "an agent has to be at work at this replica, and none at the one that leaves"
+            raise CliError(f"{visible(member)} is still a member", hint=hint)
+        if output.json:
+            output.document({"command": "replica leave", "member": member})
+        else:
+            output.line(f"{member} has left")
+        return ExitCode.OK
+
+    run("replica leave", json, body)
+
+
+async def _replication(conn: Connection) -> dict[str, Any]:
+    row = await (await conn.execute(_sql.REPLICATION)).fetchone()
     if row is None:
         raise CliError("this database is not replicated", hint="see mip.replicated_database")
     found: dict[str, Any] = row["replication"]
     return found
 
 
+async def _members(conn: Connection) -> list[dict[str, Any]]:
+    return [row["member"] for row in await (await conn.execute(_sql.REPLICA_MEMBERS)).fetchall()]
+
+
+async def _leave(conn: Connection, member: str, timeout: float) -> bool:
+    """Have it told, and wait until this replica has heard it; whether it has."""
+
+    async def is_one() -> bool:
+        return member in [known["member"] for known in await _members(conn)]
+
+    await _replication(conn)
+    if not await is_one():
+        raise CliError(f"no member is called {visible(member)}", hint="mip.members has those that there are")
+    await conn.execute(_sql.REPLICA_LEAVE, (member,))
+    end = time.monotonic() + timeout
+    while await is_one():
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(_LOOK_EVERY)
+    return True
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else visible(str(value))
+
+
 @contextmanager
-def _failures(database: str, log: str) -> Iterator[None]:
+def _failures(database: str, log: str = "") -> Iterator[None]:
     """What these raise is told as a CliError."""
     for option, conninfo in (("--database", database), ("--log", log)):
         try:

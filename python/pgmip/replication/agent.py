@@ -4,6 +4,8 @@ Two sessions at the database. The *taker* takes the messages of transactions tha
 appends them. The *applier* reads the log and hands every entry over, in order, each in a transaction of its own. Both
 may end at any moment, as may the agent itself: what has been taken is taken again, under the same ids, and the database
 says where the log is to be read from. So after any error a session is ended, and another one begun.
+
+A third one, the *trimmer*, is there now and then only: it has the log remove what no replica needs any more.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -40,10 +43,12 @@ _FIRST_PAUSE = 0.1
 
 
 class Part(StrEnum):
-    """One of the agent's two sessions at the database."""
+    """One of the agent's sessions at the database."""
 
     TAKER = "taker"
     APPLIER = "applier"
+    TRIMMER = "trimmer"
+    """Of which it is only told what goes wrong."""
 
 
 class EventName(StrEnum):
@@ -157,13 +162,14 @@ class Agent:
         patience: float = 30.0,
         longest_pause: float = 2.0,
         report_every: float = 10.0,
+        trim_every: float = 60.0,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         """`database`: a connection string. `max_bytes`: so much is taken, or read, at once, or a single message.
 
         Times in seconds. `patience`: for how long to wait for a database that does not answer. `longest_pause`: what
         the pauses between attempts grow to. `report_every`: how often to tell of PROGRESS, where there is any, and to
-        measure the rates.
+        measure the rates. `trim_every`: how often to remove from the log what no replica needs any more.
 
         `on_event` is called for every event, and must not raise. Events are logged, too (`pgmip.replication.agent`).
         """
@@ -174,6 +180,7 @@ class Agent:
         self._patience = checked_seconds("patience", patience)
         self._longest_pause = checked_seconds("longest_pause", longest_pause)
         self._report_every = checked_seconds("report_every", report_every)
+        self._trim_every = checked_seconds("trim_every", trim_every)
         self._on_event = on_event
         self._stopping = asyncio.Event()
         self._applies = asyncio.Event()
@@ -186,7 +193,11 @@ class Agent:
         """Carry messages until `stop` is called. What databases and logs do is told as an event; raises Stopped where
         the replica cannot go on.
         """
-        sessions = (_Session(Part.TAKER, self._take), _Session(Part.APPLIER, self._apply))
+        sessions = (
+            _Session(Part.TAKER, self._take),
+            _Session(Part.APPLIER, self._apply),
+            _Session(Part.TRIMMER, self._trim),
+        )
         works = (*map(self._keep, sessions), self._report(), self._stopping.wait())
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
         try:
@@ -282,7 +293,21 @@ class Agent:
             self._counts.received[verdict] += 1
             self._applied = max(self._applied or 0, entry.position)
 
-    # -- both ----------------------------------------------------------------------------------------------------
+    # -- the trimmer ---------------------------------------------------------------------------------------------
+
+    async def _trim(self, it: _Session) -> None:
+        """Remove from the log what no replica needs any more. Beside the other two, since it may take long."""
+        while True:
+            await asyncio.sleep(self._trim_every)
+            await self._applies.wait()
+            async with session(self._database, "pgmip replica trimmer", self._patience) as conn:
+                with cut_after(conn, self._patience):
+                    ((upto,),) = await _rows(conn, _sql.REPLICA_TRIM)
+                if upto:
+                    await self._answered(Part.TRIMMER, conn, partial(self._log.trim, upto))
+            it.failures, it.told = 0, None
+
+    # -- all -----------------------------------------------------------------------------------------------------
 
     async def _answered(self, part: Part, conn: Connection, ask: Callable[[], Awaitable[T]]) -> T:
         """What the log answers, however often it has to be asked, as long as the session at the database lasts."""

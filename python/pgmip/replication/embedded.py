@@ -47,8 +47,8 @@ class EmbeddedLog:
         often to look for new entries without having been notified.
         """
         self._poll = poll
-        # An append may wait for others, a read does: each verb has a connection.
-        self._append, self._ask = _Session(conninfo, patience), _Session(conninfo, patience)
+        # An append may wait for others, a read does, and to trim takes long: each verb has a connection.
+        self._append, self._end, self._trim = (_Session(conninfo, patience) for _ in range(3))
         self._read = _Session(conninfo, patience, listens=True)
 
     async def append(self, messages: Sequence[Message]) -> Sequence[int]:
@@ -78,21 +78,21 @@ class EmbeddedLog:
                     await readable(conn, min(self._poll, left))
 
     async def end(self) -> int:
-        async with self._ask.use() as conn:
-            with cut_after(conn, self._ask.patience):
+        async with self._end.use() as conn:
+            with cut_after(conn, self._end.patience):
                 last: int = (await _row(conn, schema.END))[0]
         return last
 
     async def trim(self, upto: int) -> None:
-        async with self._ask.use() as conn:
+        async with self._trim.use() as conn:
             removed = -1
             while removed:
-                with cut_after(conn, self._ask.patience):
+                with cut_after(conn, self._trim.patience):
                     removed = (await conn.execute(schema.TRIM, (upto, _TRIMMED_AT_ONCE))).rowcount
 
     async def close(self) -> None:
         """End all connections."""
-        for one in (self._append, self._read, self._ask):
+        for one in (self._append, self._read, self._end, self._trim):
             await one.end()
 
     async def __aenter__(self) -> Self:
