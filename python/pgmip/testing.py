@@ -100,6 +100,7 @@ class Cluster:
         preload: Sequence[str] = ("pg_mip",),
         bindir: Path | None = None,
         standby_of: Cluster | None = None,
+        copy_of: Cluster | None = None,
     ) -> None:
         """`settings` go into postgresql.conf last, so they win over everything this class sets by itself.
 
@@ -107,6 +108,9 @@ class Cluster:
 
         `standby_of`: a running cluster that this one follows; the first `start()` copies it. It names itself to its
         primary by `name`, for synchronous_standby_names.
+
+        `copy_of`: a running cluster that the first `start()` copies (pg_basebackup), and that this one goes its own way
+        from.
         """
         if os.geteuid() == 0:
             raise ClusterError(
@@ -129,8 +133,8 @@ class Cluster:
         self._root: Path | None = None
         self._socket_directory: Path | None = None
         self._port = 0
-        self._primary = standby_of
-        self._password: str = standby_of._password if standby_of else secrets.token_urlsafe(18)
+        self._primary, self._original = standby_of, standby_of or copy_of
+        self._password: str = self._original._password if self._original else secrets.token_urlsafe(18)
         self._process: subprocess.Popen[bytes] | None = None
 
     # Where it is -----------------------------------------------------------------------------------------------
@@ -289,10 +293,12 @@ class Cluster:
         self._socket_directory = self._root
         if len(str(self._root).encode()) > _MAX_SOCKET_DIR:
             self._socket_directory = Path(tempfile.mkdtemp(prefix="pgmip-", dir="/tmp"))
-        if self._primary is None:
+        if self._original is None:
             self._initialise()
         else:
-            self._copy(self._primary)
+            self._copy(self._original)
+        if self._primary is not None:
+            self._follow(self._primary)
         self._port = _free_port()
         self._configure()
 
@@ -313,15 +319,17 @@ class Cluster:
         )  # fmt: skip
         pwfile.unlink()
 
-    def _copy(self, primary: Cluster) -> None:
+    def _copy(self, original: Cluster) -> None:
         self._make(
             "pg_basebackup",
             "--pgdata", self.data_directory,
-            "--dbname", primary.conninfo(),
+            "--dbname", original.conninfo(),
             "--checkpoint=fast",
             "--wal-method=stream",
             "--no-sync",
         )  # fmt: skip
+
+    def _follow(self, primary: Cluster) -> None:
         (self.data_directory / "standby.signal").touch()
         self._settings["primary_conninfo"] = primary.conninfo("replication", application_name=self.name)
 

@@ -162,8 +162,8 @@ def leave(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Tell all replicas, by any of them, that a member has left: the log is not kept for it any more. Stop its agent, and
-    its server, before.
+    """Tell all replicas, by any of them, that a member has left: the log is not kept for it any more. Stop its agent
+    and its server before.
 
     Exit code 1 where there is no such member, or it still is one after --timeout seconds: no agent is at work here, or
     one is at work there.

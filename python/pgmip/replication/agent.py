@@ -378,7 +378,8 @@ def _check_end(error: Exception) -> None:
         ) from error
     if isinstance(error, psycopg.Error) and error.sqlstate == _DIVERGED:
         hint = error.diag.message_hint or "compare the replicas, before anything else is written"
-        raise Stopped(error.diag.message_primary or text(error), hint=hint) from error
+        told = (error.diag.message_primary, error.diag.message_detail)
+        raise Stopped(": ".join(filter(None, told)) or text(error), hint=hint) from error
 
 
 async def _rows(conn: Connection, statement: bytes, parameters: Sequence[Any] = ()) -> list[Any]:
