@@ -106,6 +106,17 @@ async def test_what_is_committed_at_one_is_applied_at_all(log: str, replica: Rep
     assert {event.name for event in told} == {EventName.BEGUN, EventName.PROGRESS}
 
 
+async def test_what_is_set_for_a_database_ends_no_session(cluster: Cluster, log: str, replica: Replica) -> None:
+    cluster.run_sql(f"ALTER DATABASE {replica.name} SET statement_timeout = '300ms'")
+    async with running(replica, log) as (_, told):
+        await until(lambda: len(told.of(EventName.BEGUN)) == 2)
+        cluster.run_sql(f"ALTER DATABASE {replica.name} RESET statement_timeout")
+        await asyncio.sleep(1.5)  # a taker waits for a second
+        replica.commit(b"one")
+        await until(lambda: replica.applied == [b"one"])
+    assert told.of(EventName.LOST) == []
+
+
 async def test_it_goes_on_where_it_was(log: str, replica: Replica) -> None:
     for number in range(3):
         replica.commit(b"%d" % number)

@@ -19,9 +19,12 @@ T = TypeVar("T")
 # Whoever has gone without a word is noticed within half a minute: a server, for which we wait, and us by the server, of
 # which we have a lock, or are the applier.
 _KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+# Whatever is set for the database, or the role: who waits for a message, or for a place in the log, waits.
+_TIMEOUTS = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0"
 _SERVERS_KEEPALIVES = b"""
     SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
-           set_config('tcp_keepalives_count', '4', false), set_config('tcp_user_timeout', '30s', false)
+           set_config('tcp_keepalives_count', '4', false), set_config('tcp_user_timeout', '30s', false),
+           (SELECT set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout')
 """
 
 
@@ -31,7 +34,9 @@ async def session(conninfo: str, name: str, patience: float) -> AsyncIterator[Co
     psycopg.OperationalError where there is none within `patience` seconds.
     """
     parameters: dict[str, Any] = {**_KEEPALIVES, "fallback_application_name": name, **conninfo_to_dict(conninfo)}
-    attempt = ObedientConnection.connect(make_conninfo(**{**parameters, "client_encoding": "utf-8"}), autocommit=True)
+    options = f"{parameters.pop('options', '')} {_TIMEOUTS}"
+    whole = make_conninfo(**{**parameters, "client_encoding": "utf-8", "options": options})
+    attempt = ObedientConnection.connect(whole, autocommit=True)
     conn = await connected(attempt, patience)
     try:
         with cut_after(conn, patience):
