@@ -3,6 +3,7 @@
     <!-- site: bank -->         a block of SQL is for this site (else for `store`)
     <!-- file: shop.py -->      a block is a file of that name, for the page's commands and modules
     <!-- serves: 8001 -->       a command runs until the page ends; what follows waits until it listens on that port
+    <!-- runs: REASON -->       likewise, without listening; nothing waits for it
     <!-- exit: 1 -->            a block of commands ends with that exit code (else with 0)
     <!-- not run: REASON -->    a block is not run
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 __all__ = ["Block", "blocks"]
 
 _BLOCK = re.compile(r"^(?P<notes>(?:<!--[^\n]*-->\n)*)```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
-_NOTE = re.compile(r"<!-- (site|file|serves|exit|not run): (.*?) -->")
+_NOTE = re.compile(r"<!-- (site|file|serves|runs|exit|not run): (.*?) -->")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pgmip.testing import Cluster, extension_installed
+from pgmip.testing import Cluster, extension_installed, find_bindir
 
 SITES = ("store", "bank")
 _numbers = itertools.count()
@@ -45,6 +45,7 @@ def services(clusters: dict[str, Cluster], tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PGSERVICEFILE", str(service_file))
     monkeypatch.setenv("PGMIP_SITES", "store=service=store;bank=service=bank")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{find_bindir()}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.syspath_prepend(tmp_path)  # for the files that a page shows
     for module in ("shop", "server"):
         monkeypatch.delitem(sys.modules, module, raising=False)

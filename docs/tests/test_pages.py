@@ -31,6 +31,7 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if {block.language for block 
 FIRST = DOCS / "guide" / "first-transaction.md"
 
 
+PORTS = ("8001", "8002", "5433", "5434", "5435")
 PATIENCE = 120  # seconds until a server has to listen
 
 
@@ -79,7 +80,7 @@ def is_script(text: str) -> bool:
 
 
 def run(page: Path, namespace: dict[str, Any], loop: asyncio.Runner, servers: ExitStack) -> None:
-    ports = {port: free_port() for port in ("8001", "8002")}
+    ports = {port: free_port() for port in PORTS}
     for shown in blocks(page):
         block = replace(shown, text=re.sub("|".join(ports), lambda port: ports[port[0]], shown.text))
         if "not run" in block.notes:
@@ -94,8 +95,8 @@ def run(page: Path, namespace: dict[str, Any], loop: asyncio.Runner, servers: Ex
                 run_command(page, block, ["psql", "-XqAt", "-v", "ON_ERROR_STOP=1", dsn(block)], block.text)
             case "console":
                 for command, printed in commands(block.text):
-                    if "serves" in block.notes:
-                        servers.enter_context(serving(command, ports[block.notes["serves"]]))
+                    if {"serves", "runs"} & block.notes.keys():
+                        servers.enter_context(serving(command, ports.get(block.notes.get("serves", ""))))
                         continue
                     said = run_command(page, block, ["sh", "-c", command])
                     assert printed in ("", said), f"{page.name}:{block.line}: {command}"
@@ -109,11 +110,11 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def serving(command: str, port: str) -> Iterator[None]:
+def serving(command: str, port: str | None) -> Iterator[None]:
     with subprocess.Popen(["sh", "-c", f"exec {command}"], start_new_session=True) as process:
         try:
             end = time.monotonic() + PATIENCE
-            while not listens(port):
+            while port is not None and not listens(command, port):
                 assert process.poll() is None, f"{command} has ended"
                 assert time.monotonic() < end, f"{command} does not listen"
                 time.sleep(0.1)
@@ -122,7 +123,10 @@ def serving(command: str, port: str) -> Iterator[None]:
             os.killpg(process.pid, signal.SIGTERM)
 
 
-def listens(port: str) -> bool:
+def listens(command: str, port: str) -> bool:
+    if command.startswith("postgres "):  # which listens before it lets anybody in
+        asked = subprocess.run(["pg_isready", "--quiet", "--host=localhost", f"--port={port}"], check=False)
+        return asked.returncode == 0
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", int(port))) == 0
 

@@ -338,7 +338,7 @@ def site() -> Iterator[Site]:
 
 async def test_all_write_at_once(site: Site) -> None:
     async with written_to(site, "abc") as tally:
-        await asyncio.sleep(6)
+        await asyncio.sleep(5)
     site.check()
     tally.check(site)
     assert len(tally.committed) > 20
@@ -436,6 +436,34 @@ def test_status(site: Site) -> None:
     assert "heard" in Cli({})("replica", "status", *site.options("b"), code=OK).stdout
 
 
+def set_apart(site: Site, member: str) -> None:
+    """What is done there from now on is not replicated."""
+    site.replicas[member].configure({"mip.replicated_database": ""})
+    site.replicas[member].restart()
+
+
+def put_back(site: Site, member: str) -> None:
+    site.replicas[member].configure(settings_of(member))
+    site.replicas[member].restart()
+
+
+def test_definitions_are_changed(site: Site) -> None:
+    """At each replica, when all have the same and nobody writes."""
+    with pytest.raises(psycopg.errors.FeatureNotSupported):
+        site.sql("a", "ALTER TABLE item ADD note text")
+    site.catch_up()
+    for member in site.replicas:
+        assert site.agents[member].end() == OK
+        set_apart(site, member)
+        site.sql(member, "ALTER TABLE item ADD note text; CREATE TABLE more (n int) USING mip")
+        put_back(site, member)
+        site.start_agent(member)
+    site.sql("b", "UPDATE item SET note = 'at b'; INSERT INTO more VALUES (1)")
+    site.check()
+    for member in site.replicas:
+        assert site.sql(member, "SELECT note, n FROM item, more GROUP BY 1, 2") == [("at b", 1)]
+
+
 def test_another_database_is_no_replica(site: Site) -> None:
     """It has the same tables, but is not a copy."""
     with Cluster("stranger") as stranger:
@@ -467,13 +495,14 @@ async def trimming_agent(site: Site, member: str) -> AsyncIterator[None]:
             await task
 
 
+def write_much(site: Site) -> None:
+    for _ in range(60):
+        site.sql("a", "INSERT INTO done VALUES (gen_random_uuid())")
+
+
 def be_away_for_too_long(site: Site) -> None:
     site.join("b")
     site.start_agent("b")
-
-    def write() -> None:
-        for _ in range(60):
-            site.sql("a", "INSERT INTO done VALUES (gen_random_uuid())")
 
     def first() -> int:
         return int(site.log.run_sql('SELECT min("position") FROM mip_log.message')[0][0])
@@ -481,10 +510,10 @@ def be_away_for_too_long(site: Site) -> None:
     site.sql("a", "INSERT INTO done VALUES (gen_random_uuid())")
     wait_until(lambda: members_of(site, "a") == ["a", "b"])
     site.agents["b"].end()
-    write()
+    write_much(site)
     assert first() < 10  # it is kept for b
     Cli({})("replica", "leave", "b", *site.options("a")[:2], code=OK)
-    write()
+    write_much(site)
     wait_until(lambda: first() > 50)
     site.start_agent("b")
     assert site.agents["b"].wait() == PROBLEMS
@@ -493,16 +522,33 @@ def be_away_for_too_long(site: Site) -> None:
     del site.agents["b"]
     site.join("c")
     site.start_agent("c")
-    write()
+    write_much(site)
+    site.check()
+
+
+def begin_a_new_log(site: Site) -> None:
+    site.agents.pop("c").end(signal.SIGKILL)
+    site.replicas.pop("c").remove()
+    site.log.remove()
+    site.log.start()
+    set_apart(site, "a")
+    site.sql("a", "TRUNCATE mip.applied, mip.log, mip.replicas")
+    put_back(site, "a")
+    Cli({})("replica", "init", *site.options("a"), code=OK)
+    site.join("d")
+    for member in "ad":
+        site.start_agent(member)
+    write_much(site)
     site.check()
 
 
 async def test_one_that_was_away_for_too_long() -> None:
-    """It cannot follow a log that has been trimmed, and a new copy can."""
+    """It cannot follow a log that has been trimmed, and a new copy can. And what is to be done where a log is lost."""
     site = Site()
     try:
         await asyncio.to_thread(site.found, window=20)
         async with trimming_agent(site, "a"):
             await asyncio.to_thread(be_away_for_too_long, site)
+        await asyncio.to_thread(begin_a_new_log, site)
     finally:
         site.remove()
