@@ -371,12 +371,6 @@ mip_capture_pause_truncate(const List *relids)
 }
 
 void
-mip_capture_at_start_sub(void)
-{
-	mip_places_at_start_sub();
-}
-
-void
 mip_capture_at_eosubxact(bool commit, SubTransactionId mine, SubTransactionId parent)
 {
 	/* an error has ended what paused it */

@@ -70,10 +70,10 @@ struct MipPlaces
 	int			files_room;
 	struct ordinals_hash *ordinals; /* of files that have not been emptied;
 									 * NULL: there is one at most */
-	MipPlaceFile last;			/* the last one's, and likely the next one's,
-								 * in the same subtransaction; no table: that
-								 * is to be looked up */
+	MipPlaceFile last;			/* the last one's, and likely the next one's;
+								 * no table: that is to be looked up */
 	int			last_file;		/* its ordinal */
+	SubTransactionId last_subid;	/* the last one's */
 	int64		count;
 	int64		number;			/* given last */
 	int64		truncated;		/* all TRUNCATEs are before this position */
@@ -281,7 +281,7 @@ add_ordinal(MipPlaces *places, MipPlaceFile file)
 	return ordinal;
 }
 
-/* Another subtransaction comes, or another file that is the same. */
+/* Another file comes, though it is the same; or what has been made of it goes. */
 static void
 forget_last(MipPlaces *places)
 {
@@ -414,6 +414,7 @@ look_up(MipPlaces *places, MipPlaceFile file)
 	ordinal = find_ordinal(places, file);
 	places->last_file = ordinal >= 0 ? ordinal : add_ordinal(places, file);
 	places->last = file;
+	places->last_subid = GetCurrentSubTransactionId();
 	return ordinal < 0;
 }
 
@@ -483,13 +484,20 @@ put_place(MipPlaces *places, MipPlaceOp op,
 		places->truncated = places->count;
 }
 
+/* Is it of the same file as the last one, by the same subtransaction? */
+static inline bool
+is_like_last(const MipPlaces *places, MipPlaceFile file)
+{
+	return same_file(places->last, file) && places->last_subid == GetCurrentSubTransactionId();
+}
+
 /* One that is not like the last one, or that there is no room for: apart, so that others are fast */
 static pg_noinline bool
 append_other(MipPlaceFile file, MipPlaceOp op,
 			 const ItemPointerData *old, const ItemPointerData *new)
 {
 	MipPlaces  *places = mip_places_mine();
-	bool		first = !same_file(places->last, file) && look_up(places, file);
+	bool		first = !is_like_last(places, file) && look_up(places, file);
 
 	if (!has_room(places))
 		make_room(places);
@@ -501,7 +509,7 @@ bool
 mip_places_append(MipPlaceFile file, MipPlaceOp op,
 				  const ItemPointerData *old, const ItemPointerData *new)
 {
-	if (unlikely(current == NULL || !same_file(current->last, file) || !has_room(current)))
+	if (unlikely(current == NULL || !is_like_last(current, file) || !has_room(current)))
 		return append_other(file, op, old, new);
 	put_place(current, op, old, new);
 	return false;
@@ -645,19 +653,13 @@ mip_places_renumber(MipPlaces *places)
 /* ---- the ends of transactions ---- */
 
 void
-mip_places_at_start_sub(void)
-{
-	if (current)
-		forget_last(current);
-}
-
-void
 mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 						SubTransactionId parent)
 {
 	MipPlaces  *places = current;
 
-	mip_places_at_start_sub();
+	if (places)
+		forget_last(places);
 	while (places && places->nmarks > 0 &&
 		   places->marks[places->nmarks - 1].subid >= mine)
 	{

@@ -128,7 +128,6 @@ extern void mip_places_close(MipPlaces *places);
 extern void mip_places_add_file(MipPlaces *places, MipPlaceFile file, MipPlaceKeys *keys);
 extern void mip_places_add(MipPlaces *places, const MipPlace *place);
 
-extern void mip_places_at_start_sub(void);
 extern void mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 									SubTransactionId parent);
 extern void mip_places_at_eoxact(bool commit);

@@ -131,7 +131,7 @@ apply_row(MipApply *apply, const MipwChange *change)
 	MipUser		user = mip_target_become_owner(apply, target);
 
 	change_row(apply, target, change);
-	mip_target_become_again(user);
+	mip_target_become_again(apply, user);
 }
 
 /* ---- TRUNCATE ---- */

@@ -94,7 +94,7 @@ check_entry_of(MipApply *apply, MipTarget *target, Oid index, ItemPointer tid)
 	for (int i = 0; i < target->info->ri_NumIndices; i++)
 		if (RelationGetRelid(target->info->ri_IndexRelationDescs[i]) == index)
 			check_entry(apply, target, i, tid);
-	mip_target_become_again(user);
+	mip_target_become_again(apply, user);
 }
 
 /*

@@ -5,9 +5,10 @@
  *
  * Such are those whose functions are not IMMUTABLE. What is computed from a row, as for an
  * index, has IMMUTABLE ones only; but PostgreSQL takes a cast to a domain for immutable,
- * whatever the domain's checks call. So it is with functions that return values of domains:
- * they have asked them. Domains within a column's type are asked as soon as its values are
- * read.
+ * whatever the domain's checks call. So it does with functions that have such casts within,
+ * which nobody looks into: to plan them would be to execute some. Of functions only
+ * PostgreSQL's own are known to go by nothing else. Domains within a column's type are asked
+ * as soon as its values are read.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,6 +17,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/transam.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_type_d.h"
 #include "miscadmin.h"
@@ -33,7 +35,7 @@
 
 /* ---- expressions ---- */
 
-/* Does it make new values, which are not merely passed on? */
+/* Does it make new values of a type, by its input function or its checks? */
 static bool
 makes_values(const Node *node)
 {
@@ -42,12 +44,16 @@ makes_values(const Node *node)
 		case T_ArrayCoerceExpr:
 		case T_CoerceToDomain:
 		case T_CoerceViaIO:
-		case T_FuncExpr:
-		case T_OpExpr:
 			return true;
 		default:
 			return MIP_IS_JSON_EXPR(node);
 	}
+}
+
+static bool
+is_of_others(Oid function, void *context)
+{
+	return function >= FirstNormalObjectId;
 }
 
 static bool
@@ -57,18 +63,8 @@ casts_go_by_others(Node *node, void *seen)
 		return false;
 	if (makes_values(node) && mip_type_goes_by_others(exprType(node), seen))
 		return true;
-	return expression_tree_walker(node, casts_go_by_others, seen);
-}
-
-/*
- * What is evaluated with each row, and is not planned yet, as indexes and bounds are: then
- * functions in SQL, too, are what they do.
- */
-static bool
-planned_goes_by_others(Node *expr, HTAB *seen)
-{
-	return casts_go_by_others(expr, seen) ||
-		casts_go_by_others((Node *) expression_planner((Expr *) expr), seen);
+	return check_functions_in_node(node, is_of_others, NULL) ||
+		expression_tree_walker(node, casts_go_by_others, seen);
 }
 
 static bool
@@ -79,7 +75,7 @@ check_goes_by_others(Node *check, HTAB *seen)
 
 /* ---- types ---- */
 
-/* As they are stored: where they are planned, functions may be executed. */
+/* As they are stored: to plan them would be to execute some. */
 static List *
 checks_of_domain(Oid domain)
 {
@@ -143,7 +139,7 @@ checks_go_by_others(const TupleConstr *constr, HTAB *seen)
 		Node	   *check = stringToNode(constr->check[i].ccbin);
 
 		if (MIP_CHECK_IS_ENFORCED(&constr->check[i]) &&
-			(contain_mutable_functions(check) || planned_goes_by_others(check, seen)))
+			(contain_mutable_functions(check) || casts_go_by_others(check, seen)))
 			return true;
 	}
 	return false;
@@ -160,7 +156,7 @@ generated_goes_by_others(TupleDesc desc, HTAB *seen)
 		char		generated = TupleDescAttr(desc, value->adnum - 1)->attgenerated;
 
 		if (generated == ATTRIBUTE_GENERATED_STORED &&
-			planned_goes_by_others(stringToNode(value->adbin), seen))
+			casts_go_by_others(stringToNode(value->adbin), seen))
 			return true;
 	}
 	return false;
@@ -191,13 +187,13 @@ indexes_go_by_others(Relation rel, HTAB *seen)
 }
 
 bool
-mip_rows_go_by_others(Relation rel)
+mip_rows_go_by_others(Relation rel, bool checked)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	HTAB	   *seen = mip_types_seen();
 	bool		result = mip_any_column_type(desc, seen, visit_by_others) ||
-		(desc->constr && (checks_go_by_others(desc->constr, seen) ||
-						  generated_goes_by_others(desc, seen))) ||
+		(desc->constr && checked && (checks_go_by_others(desc->constr, seen) ||
+									 generated_goes_by_others(desc, seen))) ||
 		casts_go_by_others((Node *) RelationGetPartitionQual(rel), seen) ||
 		indexes_go_by_others(rel, seen);
 

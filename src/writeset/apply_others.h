@@ -15,9 +15,9 @@
 extern bool mip_type_goes_by_others(Oid type, HTAB *seen);
 
 /*
- * Does anything of these that is looked at when a row is written: be it a check, or what is
- * computed from the row? May call functions of others.
+ * Does anything of these that is looked at when a row is written: what is computed for indexes
+ * and bounds, and, if rows are `checked`, checks and generated columns?
  */
-extern bool mip_rows_go_by_others(Relation rel);
+extern bool mip_rows_go_by_others(Relation rel, bool checked);
 
 #endif							/* MIP_APPLY_OTHERS_H */

@@ -25,6 +25,7 @@
 #include "parser/parse_relation.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rls.h"
@@ -117,21 +118,32 @@ mip_target_check_columns(const MipTarget *target, AclMode right, const Bitmapset
 	}
 }
 
+/* Settings within ours are closed with it, and are not to be those of fixed values. */
 MipUser
-mip_target_become_owner(const MipApply *apply, const MipTarget *target)
+mip_target_become_owner(MipApply *apply, const MipTarget *target)
 {
-	MipUser		user;
+	MipUser		user = {0};
 
+	if (!apply->as_is)
+		return user;
+	mip_apply_own_settings(apply);
 	GetUserIdAndSecContext(&user.id, &user.context);
-	if (apply->as_is)
-		SetUserIdAndSecContext(target->rel->rd_rel->relowner,
-							   user.context | SECURITY_RESTRICTED_OPERATION);
+	SetUserIdAndSecContext(target->rel->rd_rel->relowner,
+						   user.context | SECURITY_RESTRICTED_OPERATION);
+	user.settings = NewGUCNestLevel();
+	user.read_only = XactReadOnly;
+	XactReadOnly = true;
 	return user;
 }
 
 void
-mip_target_become_again(MipUser user)
+mip_target_become_again(MipApply *apply, MipUser user)
 {
+	if (!apply->as_is)
+		return;
+	mip_apply_own_settings(apply);
+	XactReadOnly = user.read_only;
+	AtEOXact_GUC(false, user.settings);
 	SetUserIdAndSecContext(user.id, user.context);
 }
 
@@ -331,12 +343,12 @@ note_others(MipApply *apply, MipTarget *target, AclMode right)
 	if (right == ACL_TRUNCATE)
 		return;
 	mip_apply_own_settings(apply);
-	user = mip_target_become_owner(apply, target);	/* planning calls functions */
+	user = mip_target_become_owner(apply, target);
 	if ((right & WRITES) != 0 && (target->checked & WRITES) == 0)
-		target->in_order = mip_rows_go_by_others(target->rel);
+		target->in_order = mip_rows_go_by_others(target->rel, !apply->as_is);
 	if ((right & FINDS) != 0 && (target->checked & FINDS) == 0)
 		target->in_turn = identity_goes_by_others(target);
-	mip_target_become_again(user);
+	mip_target_become_again(apply, user);
 }
 
 /* ---- by what rows are found ---- */

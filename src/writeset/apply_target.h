@@ -137,10 +137,12 @@ typedef struct MipUser
 {
 	Oid			id;
 	int			context;
+	int			settings;		/* what it sets is undone */
+	bool		read_only;		/* it may not write */
 } MipUser;
 
-extern MipUser mip_target_become_owner(const MipApply *apply, const MipTarget *target);
-extern void mip_target_become_again(MipUser user);
+extern MipUser mip_target_become_owner(MipApply *apply, const MipTarget *target);
+extern void mip_target_become_again(MipApply *apply, MipUser user);
 
 /* To which of its columns does this change give values? */
 extern Bitmapset *mip_target_given(const MipTarget *target, const MipwValue *values);

@@ -252,7 +252,7 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 	target->batched = 0;
 	target->batched_bytes = 0;
 	MemoryContextReset(target->batch_memory);
-	mip_target_become_again(user);
+	mip_target_become_again(apply, user);
 }
 
 void
