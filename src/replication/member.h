@@ -79,8 +79,10 @@ typedef struct MipMember
 	MipPeer		peers[MIP_PEERS_MAX];
 	uint64		worth_telling;	/* the last position that is more than what
 								 * members tell of themselves */
-	uint64		told;			/* the position that this one has told last */
-	TimestampTz told_at;
+	uint64		told;			/* the position that this one has told, as it
+								 * has received itself */
+	TimestampTz told_at;		/* when it has been sent last */
+	uint64		told_last;		/* and what */
 	char		leaving[NAMEDATALEN];	/* to be told that it has left; or
 										 * empty */
 	ConditionVariable advanced; /* `applied`, or a commit that has been given

@@ -56,6 +56,13 @@ has_to_tell(void)
 		mip_member->applied >= mip_member->worth_telling;
 }
 
+/* Else others would take this member for behind. */
+static bool
+is_urgent(void)
+{
+	return flow_control > 0 && mip_member->applied > mip_member->told_last + flow_control / 4;
+}
+
 static void
 fill(MipMessage *message, char kind)
 {
@@ -75,11 +82,12 @@ next_message(MipMessage *message, char *leaving)
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	strlcpy(leaving, mip_member->leaving, NAMEDATALEN);
 	found = (leaving[0] != '\0' || has_to_tell()) &&
-		TimestampDifferenceExceeds(mip_member->told_at, now, TELL_EVERY_MS);
+		(TimestampDifferenceExceeds(mip_member->told_at, now, TELL_EVERY_MS) || is_urgent());
 	if (found)
 	{
 		fill(message, leaving[0] != '\0' ? MIP_MESSAGE_LEAVES : MIP_MESSAGE_MEMBER);
 		mip_member->told_at = now;
+		mip_member->told_last = mip_member->applied;
 	}
 	LWLockRelease(mip_member->lock);
 	return found;
@@ -207,7 +215,8 @@ lag(void)
 	{
 		const MipPeer *peer = &mip_member->peers[i];
 
-		if (peer->name[0] != '\0' && mip_member->applied > peer->applied &&
+		if (peer->name[0] != '\0' && strcmp(peer->name, mip_member_name()) != 0 &&
+			mip_member->applied > peer->applied &&
 			!TimestampDifferenceExceeds(peer->heard, now, SILENT_AFTER_MS))
 			result = Max(result, mip_member->applied - peer->applied);
 	}

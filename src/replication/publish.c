@@ -44,6 +44,8 @@
 #include "tableam/capture.h"
 #include "tableam/places.h"
 #include "writeset/extract.h"
+#include "writeset/input.h"
+#include "writeset/readable.h"
 #include "writeset/rights.h"
 
 static uint64 first;			/* the position when it made its first change */
@@ -302,6 +304,7 @@ publish(void)
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	writeset = extract();
+	mip_check_readable(mip_writeset_open(writeset));
 	message = make_message(writeset);
 	queue(&message);
 	mip_stop_point("queued");

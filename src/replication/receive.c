@@ -340,7 +340,7 @@ may_pass(int sqlstate)
 		case ERRCODE_INTERNAL_ERROR:
 			return true;
 		default:
-			return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+			return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE || sqlstate == ERRCODE_STATEMENT_TOO_COMPLEX;
 	}
 }
 

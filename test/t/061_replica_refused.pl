@@ -33,6 +33,18 @@ first_replica('a', q[
 		h text GENERATED ALWAYS AS (b::text) STORED) USING mip;
 	CREATE TABLE loaded (id int PRIMARY KEY, t text) USING mip;
 	INSERT INTO loaded SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i;
+	CREATE TABLE shapes (id int PRIMARY KEY, c circle, z timetz, j jsonb) USING mip;
+	CREATE TABLE named (id int PRIMARY KEY, r regclass) USING mip;
+	CREATE TABLE external (id int PRIMARY KEY, t text UNIQUE) USING mip;
+	ALTER TABLE external ALTER t SET STORAGE EXTERNAL;
+	CREATE TABLE compressed (t text);
+	INSERT INTO compressed VALUES (repeat('a', 5000));
+	CREATE TABLE audit (n int) USING mip;
+	CREATE FUNCTION vol(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.audit VALUES ($1); RETURN $1; END';
+	CREATE FUNCTION imm(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN public.vol($1); END';
+	CREATE TABLE lies (n int PRIMARY KEY) USING mip;
+	CREATE INDEX lies_n ON lies (imm(n));
+	TRUNCATE audit;
 	SET ROLE joe;
 	CREATE FUNCTION joe.f(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 		BEGIN
@@ -90,6 +102,16 @@ $s->sql('SELECT pg_replication_origin_session_reset()');
 $joe->refused($_, '0A000', "joe: $_") for 'CREATE INDEX CONCURRENTLY ON joe.mine (d)', 'DROP INDEX CONCURRENTLY joe.mine_f';
 $joe->refused($_, '42501', "joe: $_") for ('SELECT * FROM mip.replica_start()', "SELECT mip.replica_receive(1, '')",
 	'SELECT FROM mip.replica_take()', q[SELECT mip.replica_leave('b')], 'SET mip.replicated_database = a')[ 0 .. 3 ];
+
+# what there is, and could not be made where it is applied
+$s->refused($_->[0], $_->[1], $_->[0]) for (
+	[ 'INSERT INTO shapes (id, c) VALUES (1, circle(point(0, 0), -1))', '22P02' ],
+	[ q[INSERT INTO shapes (id, z) VALUES (1, timetz '10:00+00' AT TIME ZONE interval '100 hours')], '22P03' ],
+	[ q[INSERT INTO named VALUES (1, 'acct')], '0A000' ],
+	[ 'INSERT INTO external SELECT 1, t FROM compressed', '54000' ],
+	[ q[INSERT INTO shapes (id, j) SELECT 1, (repeat('[', 6000) || repeat(']', 6000))::jsonb], '54001' ],
+	[ 'INSERT INTO lies VALUES (1)', '25006' ]);
+is(scalar waiting('a', 0), 0, 'nothing of that is published');
 
 # each replica's own
 $s->sql($_) for ('CREATE TEMP TABLE x (i int)', 'INSERT INTO x VALUES (1)', 'CREATE INDEX ON x (i)', 'ALTER TABLE x ADD y int',

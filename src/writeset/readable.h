@@ -1,0 +1,20 @@
+/*-------------------------------------------------------------------------
+ *
+ * readable.h
+ *	  Can a writeset be applied, as it is, to copies of the tables that it comes from?
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_WRITESET_READABLE_H
+#define MIP_WRITESET_READABLE_H
+
+#include "writeset/format.h"
+
+/*
+ * Errors out if a value of it cannot be read again, or not by everybody, or has no room in an
+ * index. The transaction that it is of has its tables locked. Code of these is executed with
+ * their owners' rights, and may not write.
+ */
+extern void mip_check_readable(const MipwSet *set);
+
+#endif							/* MIP_WRITESET_READABLE_H */
