@@ -285,8 +285,9 @@ class Family:
                 await self._free(mipts)  # and let it be: the sites do not know of us meanwhile
                 mipts = await self._read()
                 raise await self._undecided(mipts, f"in the way of others: {_why(cause)}", reason) from cause
-            if self._settles and handler is None and has_met_another_role(reason):
-                return await self._end_orphaned(mipts, reason)
+            theirs = self._settles and handler is None and has_met_another_role(reason)
+            if theirs and await self._have_ended_orphans(mipts):
+                return None
             stuck += ended.stuck
             freed = (ended.stuck or may_be_held_up(reason)) and await self._free(mipts, later=self._settles)
             if said(reason) == EXPIRED and handler is None:
@@ -552,19 +553,15 @@ class Family:
                 raise Unknown(why, xid=self.xid) from error
         raise Cancelled(f"the request {self.xid!r} has expired undecided", xid=self.xid) from cause
 
-    async def _end_orphaned(self, mipts: Mipts, reason: BaseException | None) -> Settled | None:
+    async def _have_ended_orphans(self, mipts: Mipts) -> bool:
         """Give up what is in doubt of a role that has been dropped, as nobody can begin an instance any more that would
-        cancel it: a site has said so for this `reason`. What is complete by then is committed.
+        cancel it; whether nothing is left.
         """
-        if await self._asking.is_orphaned(self._sites):
-            await self._free(mipts)
-            mipts = await self._read()
-            winner = self.decide(mipts)
-            if winner is not None:
-                return await self.finish(winner, mipts)
-            if not (None in mipts.values() or live(mipts)):
-                return None
-        raise await self._undecided(mipts, f"it cannot be cancelled: {_why(reason)}", reason) from reason
+        if not await self._asking.is_orphaned(self._sites):
+            return False
+        await self._free(mipts)
+        mipts = await self._read()
+        return not (None in mipts.values() or live(mipts))
 
     def decide(self, mipts: Mipts) -> Winner | None:
         """The winner, if these MIPTs have one. Raises KeyReused where the XID is that of a request over other sites.

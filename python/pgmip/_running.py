@@ -64,6 +64,7 @@ class Running:
             work.close()
         else:
             self._beside = self._begin(work)
+            self._beside.add_done_callback(_tell_the_loop)
 
     async def close(self, grace: float) -> None:
         """Begin nothing more, give what runs `grace` seconds to finish, then cancel it."""

@@ -258,6 +258,56 @@ async def behind_what_was_answered_early(world: World, xid: str) -> Any:
         await world.healer.settle(earlier)
 
 
+async def behind_what_is_being_committed(world: World, xid: str) -> Any:
+    """An earlier request of the session, whose commit takes its time."""
+    earlier, commit = new_xid(), broken._asking.Asking.commit
+
+    async def slow(asking: Any, *args: Any) -> None:
+        if asking.phase.xid == earlier:
+            await asyncio.sleep(0.1)
+        await commit(asking, *args)
+
+    try:
+        with mock.patch.object(broken._asking.Asking, "commit", slow):
+            with contextlib.suppress(broken.SubmitError):
+                await world.app.submit("buy", BUY, xid=earlier, session="me", wait_for_commit=False)
+            return await world.app.submit("buy", BUY, xid=xid, deadline=5, session="me")
+    finally:
+        await committing(world)
+        await world.healer.settle(earlier)
+
+
+def leave_behind(world: World, session: str) -> None:
+    """What is committed by now, and forgotten."""
+    late = broken._sessions.Late(new_xid(), 1, ("bank", "store"), ("bank",))
+    late.leave()
+    world.app._sessions.add(session, late)
+
+
+async def behind_what_is_forgotten(world: World, xid: str) -> Any:
+    leave_behind(world, xid)
+    return await world.app.submit("buy", BUY, xid=xid, deadline=5, session=xid)
+
+
+async def without_room(world: World, xid: str) -> Any:
+    """Until what is forgotten is not remembered here either."""
+    world.app._sessions, world.app._tidy_at = broken._sessions.Sessions(1), 0.0
+    leave_behind(world, "somebody else")
+    try:
+        return await world.app.submit("buy", BUY, xid=xid, deadline=5, session="me", wait_for_commit=False)
+    finally:
+        await committing(world)
+
+
+async def of_a_role_that_is_gone(world: World, xid: str) -> None:
+    """Prepared at one site."""
+    await world.rows("store", "CREATE ROLE gone SUPERUSER")
+    await world.rows("store", "SET ROLE gone")
+    await world.prepare("store", xid, transaction="gone")
+    await world.rows("store", "RESET ROLE")
+    await world.rows("store", "DROP ROLE gone")
+
+
 async def last_look(world: World, xid: str) -> Any:
     """The only attempt is refused, and the sibling because of which it was becomes complete right before the end."""
     read = broken._family.Family._read
@@ -806,6 +856,11 @@ SCENARIOS = {
     "two sites": Scenario(buy, rest=False),
     "answered early": Scenario(answered_early, rest=False),
     "behind what was answered early": Scenario(behind_what_was_answered_early),
+    "behind what is being committed": Scenario(behind_what_is_being_committed),
+    "behind what is forgotten": Scenario(behind_what_is_forgotten),
+    "decided, behind what is forgotten": Scenario(behind_what_is_forgotten, committed),
+    "no room to remember": Scenario(without_room),
+    "resolve what is of a role that is gone": Scenario(resolve, of_a_role_that_is_gone),
     "one site": Scenario(restock, transaction="restock"),
     "a retransmission": Scenario(buy, prepared("store")),
     "a second attempt": Scenario(buy, ahead, rest=False),

@@ -134,6 +134,7 @@ async def test_a_site_has_lost_what_it_had_prepared(server: Server, shop: Shop, 
     for _ in range(2):
         with pytest.raises(ProtocolViolation):
             await app.submit("buy", BUY, xid=xid)
+    shop.sql("store", f"SELECT mip.forget('{xid}')")
 
 
 async def test_a_site_that_cannot_say_whether_it_has_it(server: Server, shop: Shop) -> None:

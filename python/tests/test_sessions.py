@@ -88,6 +88,7 @@ async def test_what_a_site_has_lost_is_told_once(server: Server, shop: Shop, los
     assert seen == []
     await app.submit("look", xid, session="me")
     assert seen == [(1, 0)]
+    shop.sql("store", f"SELECT mip.forget('{xid}')")
 
 
 @pytest.mark.parametrize("reused", [False, True])
@@ -150,6 +151,7 @@ async def test_room_is_made(server: Server, shop: Shop, lost: set[str]) -> None:
     lost.add("bank")
     await leave(app, new_xid(), "you")
     assert app._sessions.of("you")
+    shop.sql("store", f"SELECT mip.forget('{gone}')")
 
 
 async def test_decided_is_unknown_where_there_is_no_room(server: Server, lost: set[str]) -> None:
