@@ -356,13 +356,17 @@ class Family:
             return violation
 
     async def is_forgotten(self, xinst: int) -> bool:
-        """Whether what has been decided earlier is committed and over: no site knows of it, or merely that it is
-        acknowledged, as sites forget nothing else.
+        """Whether what has been decided earlier is committed and over, where a site does not know it any more: another
+        one shows that it is acknowledged. Not where the XID carries a time: who has forgotten it says that it has
+        expired, and who does not know it has lost it.
         """
+        if xid_time(self.xid) is not None:
+            return False
         mipts, _ = await self._asking.read([site for site in self._sites if site in self._pools])
-        return len(mipts) == len(self._sites) and not any(
-            mipt is None or any(entry.xinst == xinst and _is_open(entry) for entry in mipt) for mipt in mipts.values()
-        )
+        if len(mipts) < len(self._sites) or None in mipts.values():
+            return False
+        seen = [entry for mipt in mipts.values() for entry in mipt or () if entry.xinst == xinst]
+        return any(entry.acknowledged for entry in seen) and not any(_is_open(entry) for entry in seen)
 
     async def acknowledge(self, settled: Settled) -> None:
         """Tell every site that nobody will ask for the result again. Raises Unknown where one cannot be told."""

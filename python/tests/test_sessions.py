@@ -91,20 +91,48 @@ async def test_what_a_site_has_lost_is_told_once(server: Server, shop: Shop, los
     shop.sql("store", f"SELECT mip.forget('{xid}')")
 
 
-@pytest.mark.parametrize("reused", [False, True])
-async def test_what_is_forgotten_without_a_time(server: Server, shop: Shop, lost: set[str], reused: bool) -> None:
-    app, xid = server(), f"forgotten {reused}"
+@pytest.mark.parametrize(
+    ("where", "again"), [(("bank",), True), (("store", "bank"), False), (("store", "bank"), True)]
+)
+async def test_what_is_lost_before_any_commit_is_told_once(
+    server: Server, shop: Shop, lost: set[str], where: tuple[str, ...], again: bool
+) -> None:
+    """Though no site has it in doubt any more, as if it were over: another instance may be the committed one."""
+    app, other, xid = server(), server(), new_xid()
+    seen = noting(app, "store", "bank")
+    noting(other, "store", "bank")
+    lost.update(("store", "bank"))
+    told = await leave(app, xid, "me")
+    lost.clear()
+    for site in where:
+        shop.sql(site, f"SELECT mip.rollback('{xid}', {told['xinst']})")
+    if again:
+        assert await other.submit("note", None, xid=xid) != told
+    with pytest.raises(Unknown, match=f"an earlier request of this session, {xid}, is not committed"):
+        await app.submit("look", xid, session="me")
+    await app.submit("look", xid, session="me")
+    assert seen == [(1, 1) if again else (0, 0)]
+    assert not app._sessions.of("me")
+
+
+@pytest.mark.parametrize("by", ["bank", "both", "both, and reused"])
+async def test_what_is_forgotten_without_a_time(server: Server, shop: Shop, lost: set[str], by: str) -> None:
+    """What a site still shows to be over, is; what no site shows may as well be lost."""
+    app, xid = server(), f"forgotten by {by}"
     seen = noting(app, "store", "bank")
     lost.add("bank")
     await leave(app, xid, "me")
     lost.clear()
     await server().acknowledge(xid)
-    for site in shop.clusters:
+    for site in shop.clusters if by != "bank" else ("bank",):
         expire(shop, site, 40)
-    if reused:
+    if by == "both, and reused":
         await server().submit("restock", BUY, xid=xid)
+    if by != "bank":
+        with pytest.raises(Unknown, match="is not committed at bank"):
+            await app.submit("look", xid, session="me")
     await app.submit("look", xid, session="me")
-    assert seen == [(1 + reused, 1)]
+    assert seen == [(1 + (by == "both, and reused"), 1)]
     assert not app._sessions.of("me")
 
 
