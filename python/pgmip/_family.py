@@ -169,7 +169,7 @@ class Family:
         """
         try:
             settled = await self._run(handler, request, before)
-        except KeyReused:
+        except (KeyReused, Unknown):
             settled = await self._settled_elsewhere(request)
             if settled is None:
                 raise
@@ -568,7 +568,8 @@ class Family:
         return not (None in mipts.values() or live(mipts))
 
     def decide(self, mipts: Mipts) -> Winner | None:
-        """The winner, if these MIPTs have one. Raises KeyReused where the XID is that of a request over other sites.
+        """The winner, if these MIPTs have one. Raises KeyReused where the XID is that of a request over other sites, or
+        Unknown, as `check_alone`.
 
         Who is merely prepared over other sites may go away again, and then this request may run: that decides nothing.
         Nor does another winner where this request has one: a site has forgotten that, or it could not have the other.
@@ -586,10 +587,16 @@ class Family:
             raise
 
     def check_alone(self, mipts: Mipts) -> None:
-        """Raises KeyReused where another request, over other sites, has won."""
+        """Raises KeyReused where another request, over other sites, has won. Unknown where one of ours has not been
+        read, and the XID carries no time: the others may have forgotten that ours is committed.
+        """
         committed = _committed(mipts)
         if self._are_foreign(committed):
             self._foreign = committed
+            unread = [site for site, mipt in over(self._sites, mipts).items() if mipt is None]
+            if unread and xid_time(self.xid) is None:
+                what = f"another request has the XID by now, and there is no answer from {', '.join(unread)}"
+                raise Unknown(what, xid=self.xid)
             raise KeyReused(f"the XID {self.xid!r} belongs to a request over other sites", xid=self.xid)
 
     def _have_committed(self, mipts: Mipts) -> bool:

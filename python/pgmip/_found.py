@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ._asking import Asking
 from .decision import Mipts, declared, explain, in_doubt, live, over
 from .exceptions import Unknown
+from .xinst import xid_time
 
 __all__ = ["Found", "find"]
 
@@ -53,6 +54,8 @@ async def find(asking: Asking, sites: Sequence[str] | None) -> list[Found]:
     named = declared(mipts)
     if sites is not None:
         if named and frozenset(sites) not in named:
+            if why is not None and xid_time(xid) is None:  # these may have forgotten what that one has not
+                raise Unknown(f"not all sites could be asked: {why}", xid=xid) from why
             what = " and ".join(", ".join(sorted(one)) for one in named)
             raise ValueError(f"the request {xid!r} is over the sites {what}, not {', '.join(sorted(sites))}")
         return [Found(tuple(sites), mipts)]

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from proxy import Proxy
 from shop import BUY, Shop
 
-from pgmip import App, Expired, KeyReused
+from pgmip import App, Expired, KeyReused, Unknown
 from pgmip._json import canonical
 
 pytestmark = pytest.mark.integration
@@ -133,6 +134,24 @@ async def test_forgotten_by_one_site_and_reused_there(server: Server, shop: Shop
     assert await app.resolve(xid, sites=SITES) is None
     assert await app.submit("restock", nothing, xid=xid) == other
     shop.assert_clean()
+
+
+async def test_reused_where_it_is_forgotten_while_another_site_is_away(server: Server, shop: Shop) -> None:
+    """Which says that it has taken effect."""
+    xid = str(uuid.uuid4())
+    async with Proxy(shop.clusters["bank"].port) as bank:
+        app = server(shop.conninfos(bank=bank.port), deadline=2, step_timeout=0.5)
+        await app.submit("buy", BUY, xid=xid)
+        await app.acknowledge(xid)
+        expire(shop, "store", 40)
+        other = await app.submit("restock", BUY | {"qty": 0}, xid=xid)
+        bank.down()
+        with pytest.raises(Unknown):
+            await app.submit("buy", BUY, xid=xid)
+        for call in (app.settle, app.resolve, app.acknowledge):
+            with pytest.raises(Unknown):
+                await call(xid, sites=SITES)
+        assert await app.submit("restock", BUY | {"qty": 0}, xid=xid) == other
 
 
 async def test_one_site(server: Server, shop: Shop) -> None:
