@@ -209,13 +209,14 @@ class Family:
     async def give_back(self) -> None:
         """Roll back what is prepared over our sites, where another instance has won that shares one of them.
 
-        That site has never prepared what is over ours, or it could not have prepared the winner; and it never will. But
-        for a request that is committed: that one the site has forgotten.
+        That site has never prepared what is over ours, or it could not have prepared the winner; and it never will.
+        Raises Unknown where it has forgotten something: ours, which is committed, or by now the winner.
         """
-        mipts = over(self._sites, await self._read())
-        if self._have_committed(mipts):
-            return
-        for site, mipt in mipts.items():
+        mipts = await self._read()
+        forgotten = xid_time(self.xid) is None and not self._are_foreign(_committed(mipts))
+        if forgotten or self._have_committed(mipts):
+            raise Unknown("another request had the XID, and a site has forgotten one of both", xid=self.xid)
+        for site, mipt in over(self._sites, mipts).items():
             for entry in mipt or ():
                 if entry.state is State.PREPARED:
                     await self._asking.roll_back(site, entry.xinst)
@@ -691,18 +692,20 @@ class Family:
                     if winner.acknowledged and xid_time(self.xid) is None:
                         mipts, why = await self._asking.read((site,))
                         if not self._have_committed(mipts):
-                            return why or await self._end_losers_at(site, mipts)
+                            return why or await self._end_losers_at(site, mipts, winner)
                     raise ProtocolViolation(
                         f"site {site!r} does not accept instance {winner.xinst}, the winner: {error}", xid=self.xid
                     ) from error
                 last = error
         return last
 
-    async def _end_losers_at(self, site: str, mipts: Mipts) -> BaseException | None:
+    async def _end_losers_at(self, site: str, mipts: Mipts, winner: Winner) -> BaseException | None:
         """Where the winner has been committed and forgotten (its XID carries no time, and has expired), while another
         site still knows that it is acknowledged: what was prepared since, over our sites, can be complete nowhere.
         """
-        why: BaseException | None = None
+        known, why = await self._asking.read([site for site in winner.committed if site in self._pools])
+        if not any(entry.xinst == winner.xinst for mipt in known.values() for entry in mipt or ()):
+            return why or LookupError(f"no site knows instance {winner.xinst}, the winner, any more")
         for entry in self._ours_in_doubt(mipts):
             why = why or await self._asking.roll_back(site, entry.xinst)
         return why

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
 from proxy import Proxy
 from shop import BUY, Shop
+from test_told import Gate
 
 from pgmip import App, Expired, KeyReused, Unknown
+from pgmip._asking import Asking
+from pgmip._family import Family
 from pgmip._json import canonical
 
 pytestmark = pytest.mark.integration
@@ -152,6 +157,65 @@ async def test_reused_where_it_is_forgotten_while_another_site_is_away(server: S
             with pytest.raises(Unknown):
                 await call(xid, sites=SITES)
         assert await app.submit("restock", BUY | {"qty": 0}, xid=xid) == other
+
+
+async def test_forgotten_by_the_other_site_meanwhile(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who still goes by what it knew leaves alone what has become complete since."""
+    lagging, app, xid = server(), server(), str(uuid.uuid4())
+    first = await lagging.submit("buy", BUY, xid=xid)
+    await lagging.acknowledge(xid)
+    expire(shop, "store", 11)
+    late, prepared, commit = Gate(), Gate(), Asking.commit
+
+    async def held(asking: Asking, site: str, xinst: int, *args: Any) -> None:
+        await (late() if xinst == first["xinst"] else prepared())
+        return await commit(asking, site, xinst, *args)
+
+    monkeypatch.setattr(Asking, "commit", held)
+    retry = asyncio.create_task(lagging.submit("buy", BUY, xid=xid))
+    await late.reached.wait()
+    expire(shop, "bank", 11)
+    again = asyncio.create_task(app.submit("buy", BUY, xid=xid))
+    await prepared.reached.wait()
+    late.open.set()
+    with pytest.raises(Expired):
+        await retry
+    prepared.open.set()
+    orders, payments = [first["xinst"], (await again)["xinst"]], shop.effects(xid)[1]
+    assert shop.effects(xid)[0] == payments == orders
+    shop.assert_clean()
+
+
+async def test_reused_until_it_is_forgotten(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has become complete since then is not given back, nor told as another request's."""
+    lagging, app, xid = server(), server(), str(uuid.uuid4())
+    await lagging.submit("restock", BUY | {"qty": 0}, xid=xid)
+    late, prepared, give_back, commit = Gate(), Gate(), Family.give_back, Asking.commit
+
+    async def held(family: Family) -> None:
+        await late()
+        await give_back(family)
+
+    async def held_too(*args: Any) -> None:
+        await prepared()
+        await commit(*args)
+
+    monkeypatch.setattr(Family, "give_back", held)
+    monkeypatch.setattr(Asking, "commit", held_too)
+    retry = asyncio.create_task(lagging.submit("buy", BUY, xid=xid))
+    await late.reached.wait()
+    expire(shop, "store", 11)
+    again = asyncio.create_task(app.submit("buy", BUY, xid=xid))
+    await prepared.reached.wait()
+    late.open.set()
+    with pytest.raises(Unknown, match="another request had the XID"):
+        await retry
+    prepared.open.set()
+    result = await again
+    assert shop.effects(xid)[1] == [result["xinst"]]
+    shop.assert_clean()
 
 
 async def test_one_site(server: Server, shop: Shop) -> None:
