@@ -34,7 +34,7 @@ class Late:
         return all(event.is_set() for event in self.left.values())
 
     def done(self, site: str) -> None:
-        """It is committed here; or it never will be, and the session has been told."""
+        """It is committed here, or never will be."""
         event = self.left.pop(site, None)
         if event is not None:
             event.set()
@@ -54,12 +54,15 @@ class Late:
 
 
 class Sessions:
-    """What is late, by session; a bounded number, as not all of these come back for what is left behind."""
+    """What is late, by session, and where something has been lost that a session has to be told of yet; a bounded
+    number of both, as not all of these come back.
+    """
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._count = 0
         self._late: dict[Hashable, dict[tuple[str, frozenset[str]], Late]] = {}
+        self._lost: dict[Hashable, dict[str, str]] = {}  # by site the XID of one such request
 
     def add(self, session: Hashable, late: Late) -> bool:
         """To be looked for by the session's next request, while something of it is left. False: there is no room."""
@@ -75,10 +78,32 @@ class Sessions:
         """As `Late.done`."""
         late.done(site)
         there = self._late.get(session, {})
-        if not late.left and there.pop(late.key, None) is not None:
+        if not late.left and there.get(late.key) is late:
+            del there[late.key]
             self._count -= 1
             if not there:
                 del self._late[session]
+
+    def lose(self, session: Hashable, late: Late, site: str) -> None:
+        """It never will be committed here: its session has to be told, unless too many others have to be since."""
+        self.done(session, late, site)
+        self._lost[session] = self._lost.pop(session, {}) | {site: late.xid}
+        if len(self._lost) > self._most:
+            del self._lost[next(iter(self._lost))]
+
+    def has_lost(self, session: Hashable, sites: Collection[str]) -> bool:
+        """Whether something of it is lost at one of these sites."""
+        return not self._lost.get(session, {}).keys().isdisjoint(sites)
+
+    def tell(self, session: Hashable, sites: Collection[str]) -> tuple[str, str] | None:
+        """The XID of a request that is lost at one of these sites, and where; it is told of all of them thereby."""
+        there = self._lost.get(session, {})
+        told = [(xid, site) for site, xid in there.items() if site in sites]
+        for _, site in told:
+            del there[site]
+        if not there:
+            self._lost.pop(session, None)
+        return told[0] if told else None
 
     def of(self, session: Hashable) -> tuple[Late, ...]:
         """What is late now."""

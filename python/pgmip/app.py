@@ -235,7 +235,8 @@ class App:
         this App has answered earlier with the same session is committed first at the sites that both have. Where that
         cannot be, Unknown is raised, and nothing has begun; once only, where such a site has lost what it had prepared.
         Ten thousand requests that wait to be committed are remembered; beyond that none with a session is answered
-        before its commit, nor by Decided, in whose place it is Unknown.
+        before its commit, nor by Decided, in whose place it is Unknown. So are ten thousand sessions that have lost
+        something and do not know yet, those of late.
 
         Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
         earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
@@ -447,23 +448,26 @@ class App:
         been told.
         """
         late = [one for one in self._sessions.of(session) if one.xid != xid and one.left.keys() & transaction.sites]
-        return functools.partial(self._catch_up, xid, session, late, transaction.sites, deadline) if late else None
+        if not late and not self._sessions.has_lost(session, transaction.sites):
+            return None
+        return functools.partial(self._catch_up, xid, session, late, transaction.sites, deadline)
 
     async def _catch_up(
         self, xid: str, session: Hashable | None, late: Sequence[Late], sites: Sequence[str], deadline: Deadline
     ) -> None:
         """Have committed at these sites what the session has been answered before, so that its request sees that."""
+        lost = self._sessions.tell(session, sites)
+        if lost is not None:
+            raise _not_caught_up(xid, *lost, "the site has lost it")
         for one in late:
             # For as long as a site may take to answer; who is at it may wait for us, as in a hook, or have stopped.
             await one.wait(sites, min(self._limits.step_timeout, deadline.left / 2))
             failed = await self._finish_late(session, one, one.left.keys() & sites, deadline)
-            for site, error in failed.items():
-                if isinstance(error, ProtocolViolation):
-                    self._sessions.done(session, one, site)  # as far as it ever will be
             if failed:
-                site, why = next(iter(failed.items()))
-                what = f"an earlier request of this session, {one.xid}, is not committed at {site}: {why}"
-                raise Unknown(what, xid=xid) from why
+                site, why = next(iter(failed.items()))  # what is lost comes first
+                if isinstance(why, ProtocolViolation):
+                    self._sessions.tell(session, sites)
+                raise _not_caught_up(xid, one.xid, site, str(why)) from why
 
     async def _finish_late(
         self, session: Hashable | None, late: Late, sites: Collection[str], deadline: Deadline
@@ -480,6 +484,9 @@ class App:
             failed = lost | {site: error for site, error in told.items() if error is not None}
             if lost and await family.is_forgotten(late.xinst):
                 failed, told = {}, dict.fromkeys(late.left)
+            else:
+                for site in lost:
+                    self._sessions.lose(session, late, site)
             for site in told.keys() - failed.keys():
                 self._sessions.done(session, late, site)
             phase.error = next(iter(failed.values()), None)
@@ -660,6 +667,10 @@ def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
         if isinstance(error, (SubmitError, *foreseen)):
             raise
         raise Unknown(f"something unexpected has happened: {described(error)}", xid=xid) from error
+
+
+def _not_caught_up(xid: str, earlier: str, site: str, why: str) -> Unknown:
+    return Unknown(f"an earlier request of this session, {earlier}, is not committed at {site}: {why}", xid=xid)
 
 
 def _no_room(decided: Decided) -> Unknown:

@@ -17,7 +17,7 @@ from test_told import Gate, until
 
 from pgmip import App, Decided, Resolution, Step, Tx, Unknown, _family
 from pgmip._asking import Asking
-from pgmip._sessions import Sessions
+from pgmip._sessions import Late, Sessions
 from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
@@ -162,8 +162,8 @@ async def test_what_is_decided_already_waits_for_nothing(server: Server, lost: s
 
 
 async def test_room_is_made(server: Server, shop: Shop, lost: set[str]) -> None:
-    """Of what somebody else has committed meanwhile, and of what can be committed now; not of what a session has to be
-    told yet.
+    """Of what somebody else has committed meanwhile, of what can be committed now, and of what is lost, which its
+    session is told all the same.
     """
     app, gone, settled = server(), new_xid(), new_xid()
     noting(app, "store", "bank")
@@ -175,11 +175,45 @@ async def test_room_is_made(server: Server, shop: Shop, lost: set[str]) -> None:
     await server().resolve(settled)
     await app.submit("note", None, session="you", wait_for_commit=False)
     await until(lambda: not app._running._tasks)
-    assert [session for session, _ in app._sessions.left_behind()] == [f"left {gone}"]
+    assert app._sessions.left_behind() == []
     lost.add("bank")
-    await leave(app, new_xid(), "you")
-    assert app._sessions.of("you")
+    for number in range(3):
+        await leave(app, new_xid(), f"you {number}")
+        assert app._sessions.of(f"you {number}")
+    lost.clear()
+    with pytest.raises(Unknown, match=f"{gone}, is not committed at bank: the site has lost it"):
+        await app.submit("look", gone, session=f"left {gone}")
+    await app.submit("look", gone, session=f"left {gone}")
     shop.sql("store", f"SELECT mip.forget('{gone}')")
+
+
+def test_room_for_what_is_lost() -> None:
+    """Only those of late are told, and at the sites where it is lost."""
+    sessions = Sessions(2)
+    for number in range(3):
+        late = Late(f"xid {number}", 1, ("store", "bank"), ("store", "bank"))
+        assert sessions.add(number, late)
+        sessions.lose(number, late, "bank")
+        assert [one.left.keys() for one in sessions.of(number)] == [{"store"}]
+        sessions.lose(number, late, "store")
+    assert [sessions.has_lost(number, ("bank",)) for number in range(4)] == [False, True, True, False]
+    assert sessions.tell(1, ("bank",)) == ("xid 1", "bank")
+    assert sessions.tell(1, ("bank",)) is None
+    assert sessions.has_lost(1, ("store",))
+    assert sessions.tell(2, ("store", "bank")) is not None
+    assert not sessions.has_lost(2, ("store", "bank"))
+
+
+def test_a_request_that_is_late_twice() -> None:
+    """The end of what it was is not that of what it is now."""
+    sessions = Sessions(2)
+    before, now = (Late("xid", xinst, ("bank",), ("bank",)) for xinst in (1, 2))
+    for late in (before, now):
+        assert sessions.add("me", late)
+    sessions.lose("me", before, "bank")
+    assert sessions.of("me") == (now,)
+    sessions.done("me", now, "bank")
+    assert (sessions.of("me"), sessions._count) == ((), 0)
 
 
 async def test_decided_is_unknown_where_there_is_no_room(server: Server, lost: set[str]) -> None:

@@ -105,11 +105,11 @@ $joe->refused($_, '42501', "joe: $_") for ('SELECT * FROM mip.replica_start()', 
 
 # what there is, and could not be made where it is applied
 $s->refused($_->[0], $_->[1], $_->[0]) for (
-	[ 'INSERT INTO shapes (id, c) VALUES (1, circle(point(0, 0), -1))', '22P02' ],
+	[ 'INSERT INTO shapes (id, c) VALUES (1, circle(point(0, 0), -1))', '22P03' ],
 	[ q[INSERT INTO shapes (id, z) VALUES (1, timetz '10:00+00' AT TIME ZONE interval '100 hours')], '22P03' ],
 	[ q[INSERT INTO named VALUES (1, 'acct')], '0A000' ],
 	[ 'INSERT INTO external SELECT 1, t FROM compressed', '54000' ],
-	[ q[INSERT INTO shapes (id, j) SELECT 1, (repeat('[', 6000) || repeat(']', 6000))::jsonb], '54001' ],
+	[ q[INSERT INTO shapes (id, j) SELECT 1, (repeat('[', 10000) || repeat(']', 10000))::jsonb], '54001' ],
 	[ 'INSERT INTO lies VALUES (1)', '25006' ]);
 is(scalar waiting('a', 0), 0, 'nothing of that is published');
 
