@@ -529,6 +529,9 @@ def be_away_for_too_long(site: Site) -> None:
     del site.agents["b"]
     site.join("c")
     site.start_agent("c")
+    wait_until(lambda: site.sql("c", "SELECT applier_pid IS NOT NULL FROM mip.replication") == [(True,)])
+    site.sql("a", "INSERT INTO done VALUES (gen_random_uuid())")
+    wait_until(lambda: members_of(site, "a") == ["a", "c"])  # from now on the log is kept for it
     write_much(site)
     site.check()
 
