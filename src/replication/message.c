@@ -98,7 +98,7 @@ mip_settings_message(const MipLogSettings *settings, MipMessageId id, char *memb
 /* ---- reading ---- */
 
 pg_noreturn static void
-refuse(const char *detail)
+mip_refuse_message(const char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_DIVERGED),
@@ -132,16 +132,16 @@ mip_message_decode(const bytea *varlena)
 	MipMessage *message = palloc(sizeof(MipMessage));
 
 	if (length < HEADER + TRAILER || memcmp(bytes, MAGIC, 4) != 0)
-		refuse("no such header");
+		mip_refuse_message("no such header");
 	if (bytes[4] != VERSION)
-		refuse("an unknown version");
+		mip_refuse_message("an unknown version");
 	if (get_number(bytes + 48, 8) != length || get_number(bytes + 6, 2) > length - HEADER - TRAILER)
-		refuse("another length");
+		mip_refuse_message("another length");
 	if (get_number(bytes + length - TRAILER, TRAILER) != checksum(bytes, length - TRAILER))
-		refuse("another checksum");
+		mip_refuse_message("another checksum");
 	*message = mip_message_of(bytes, length);
 	if (message->first > message->snapshot)
-		refuse("changes behind the snapshot");
+		mip_refuse_message("changes behind the snapshot");
 	return message;
 }
 
@@ -151,12 +151,12 @@ mip_message_settings(const MipMessage *message)
 	MipLogSettings settings;
 
 	if (message->kind != MIP_MESSAGE_SETTINGS || message->length != SETTINGS)
-		refuse("no settings");
+		mip_refuse_message("no settings");
 	settings.window = get_number(message->body, 8);
 	settings.keys = get_number(message->body + 8, 8);
 	settings.system = get_number(message->body + 16, 8);
 	if (settings.window == 0 || settings.keys == 0)
-		refuse("settings that remember nothing");
+		mip_refuse_message("settings that remember nothing");
 	return settings;
 }
 

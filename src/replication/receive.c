@@ -184,7 +184,7 @@ is_here(uint64 position)
 /* ---- is it the log that has been followed? ---- */
 
 pg_noreturn static void
-diverged(const char *detail)
+mip_diverged(const char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_MIP_DIVERGED),
@@ -201,13 +201,13 @@ check_history(const MipMessage *message)
 	MipPosition position;
 
 	if (message->snapshot >= me.next)
-		diverged("Its member knew of what comes behind it.");
+		mip_diverged("Its member knew of what comes behind it.");
 	if (message->snapshot == 0)
 		return;
 	if (!mip_position_find(message->snapshot, &position))
 		return;					/* too old to be certified */
 	if (position.history != message->history)
-		diverged(psprintf("Member \"%s\" has another history of the log up to position %llu.",
+		mip_diverged(psprintf("Member \"%s\" has another history of the log up to position %llu.",
 						  message->member, (unsigned long long) message->snapshot));
 }
 
@@ -217,7 +217,7 @@ written_position(void)
 	MipPosition position;
 
 	if (!mip_position_find(me.next, &position))
-		diverged("The position has not been written to mip.applied.");
+		mip_diverged("The position has not been written to mip.applied.");
 	return position;
 }
 
@@ -230,7 +230,7 @@ check_written(const MipPosition *position, const bytea *bytes)
 		return;					/* it is the first one that is remembered */
 	if (mip_history_next(before.history, me.next, position->certified,
 						 (const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes)) != position->history)
-		diverged("Another message had that position when it was applied.");
+		mip_diverged("Another message had that position when it was applied.");
 }
 
 /* ---- the log's settings ---- */
@@ -250,9 +250,9 @@ receive_settings(const MipMessage *message, bool again)
 	MipLogSettings settings = mip_message_settings(message);
 
 	if (me.next != 1)
-		diverged("A log begins once.");
+		mip_diverged("A log begins once.");
 	if (settings.system != GetSystemIdentifier())
-		diverged("The log is that of copies of another cluster.");
+		mip_diverged("The log is that of copies of another cluster.");
 	if (again)
 		return;
 	mip_log_write_settings(&settings);
@@ -354,7 +354,7 @@ rethrow(MemoryContext context)
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
 	FlushErrorState();
-	diverged(psprintf("What is certified cannot be applied here: %s", error->message));
+	mip_diverged(psprintf("What is certified cannot be applied here: %s", error->message));
 }
 
 static void
@@ -422,7 +422,7 @@ static void
 require_certifier(void)
 {
 	if (me.certifier == NULL)
-		diverged("The log does not begin with its settings.");
+		mip_diverged("The log does not begin with its settings.");
 }
 
 static const char *
@@ -500,7 +500,7 @@ receive_new(const MipMessage *message, const bytea *bytes)
 	else if (message->kind == MIP_MESSAGE_TRANSACTION)
 		result = receive_transaction(message, &position, bytes);
 	else
-		diverged("The message is of a kind that this version does not know.");
+		mip_diverged("The message is of a kind that this version does not know.");
 	me.history = position.history;
 	return result;
 }
