@@ -208,7 +208,7 @@ check_history(const MipMessage *message)
 		return;					/* too old to be certified */
 	if (position.history != message->history)
 		mip_diverged(psprintf("Member \"%s\" has another history of the log up to position %llu.",
-						  message->member, (unsigned long long) message->snapshot));
+							  message->member, (unsigned long long) message->snapshot));
 }
 
 static MipPosition

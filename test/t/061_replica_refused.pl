@@ -150,17 +150,6 @@ $node{b}->poll_query_until('postgres', "SELECT wait_event_type = 'Client' AND qu
 does_not_wait('who sends rows, and no more');
 $other->quit;
 
-# one who does not read what he has asked for
-$other = session($node{b}, 'in the way');
-$other->sql('BEGIN; UPDATE acct SET n = 0 WHERE id = 2');
-$other->send_sql('SELECT t FROM loaded a, generate_series(1, 1000)');
-my $psql = $other->{psql}{run}{KIDS}[0]{PID};
-kill 'STOP', $psql;
-$node{b}->poll_query_until('postgres', "SELECT wait_event = 'ClientWrite' FROM pg_stat_activity WHERE pid = " . $other->pid);
-does_not_wait('who does not read');
-kill 'KILL', $psql;
-$other->quit;
-
 $other = session($node{b}, 'in the way');
 $other->sql('BEGIN; UPDATE acct SET n = 0 WHERE id = 2');
 $other->send_sql(q[DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END $$])->begun;
