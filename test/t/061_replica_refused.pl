@@ -45,7 +45,16 @@ first_replica('a', q[
 	CREATE TABLE lies (n int PRIMARY KEY) USING mip;
 	CREATE INDEX lies_n ON lies (imm(n));
 	TRUNCATE audit;
+	CREATE SCHEMA evil AUTHORIZATION joe;
+	CREATE FUNCTION size(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN abs($1); END';
+	CREATE TABLE sized (id int PRIMARY KEY) USING mip;
+	CREATE UNIQUE INDEX ON sized (size(id));
 	SET ROLE joe;
+	CREATE FUNCTION evil.abs(int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'found by a search_path of joe''s'; END $$;
+	CREATE FUNCTION joe.sets(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS
+		$$ BEGIN PERFORM set_config('search_path', 'evil, pg_catalog, public', false); RETURN $1; END $$;
+	CREATE TABLE joe.set (n int PRIMARY KEY) USING mip;
+	CREATE INDEX ON joe.set (joe.sets(n));
 	CREATE FUNCTION joe.f(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 		BEGIN
 			IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN
@@ -128,6 +137,9 @@ is(mip_sql($node{b}, 'SELECT t, h FROM computed'), '2|\001\377', 'as they are wh
 done($joe, q[INSERT INTO joe.mine VALUES (1, 2, '{3}', current_user)], 'checks and code of a table\'s owner', 'joe.mine');
 done($joe, 'UPDATE joe.mine SET n = 2, d = 3', 'in updates', 'joe.mine');
 is(mip_sql($node{b}, q[SELECT rolsuper FROM pg_roles WHERE rolname = 'joe']), 'f', 'it has run with his rights');
+
+done($joe, 'INSERT INTO joe.set VALUES (1)', 'a setting that code of a table\'s owner makes', 'joe.set');
+done($s, 'INSERT INTO sized VALUES (-1)', 'is not there for that of others', 'sized');
 
 # ---- who keeps others waiting ----
 
