@@ -257,6 +257,23 @@ async def test_another_log_stops_it(cluster: Cluster, log: str, replica: Replica
     assert isinstance(raised.value.__cause__, psycopg.Error)
 
 
+async def test_nothing_is_appended_to_another_log(log: str, replica: Replica) -> None:
+    """Nor to one that has been trimmed: it would be kept for a member that cannot follow it."""
+    replica.sql("INSERT INTO mip.applied VALUES (1, 'settings'), (2, 'something else')")
+    replica.commit(b"1", b"2")
+    async with EmbeddedLog(log) as engine:
+        await engine.append([Message(UUID(int=n), b"") for n in range(2, 12)])
+        for _ in range(5):
+            with pytest.raises(Stopped, match="another log"):
+                await Agent(replica.conninfo, engine).run()
+        await engine.trim(5)
+        for _ in range(5):
+            with pytest.raises(Stopped, match="away for too long"):
+                await Agent(replica.conninfo, engine).run()
+        assert await engine.end() == 11
+    assert replica.waiting == 2
+
+
 async def test_what_is_behind_a_fork_is_not_received(log: str, replica: Replica) -> None:
     replica.sql("INSERT INTO mip.failures VALUES (3, 'MP030')")
     replica.commit(*numbered(0, 8))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -479,11 +479,15 @@ def test_another_database_is_no_replica(site: Site) -> None:
         stranger.restart()
         options = ("--database", stranger.conninfo(DATABASE), *site.options("a")[2:])
         assert "another beginning" in Cli({})("replica", "init", *options, code=PROBLEMS).stderr
-        agent = AgentProcess(stranger, site.log).start()
-        assert agent.wait() == PROBLEMS
+        with closing(psycopg.connect(stranger.conninfo(DATABASE), autocommit=True)) as conn:
+            foreign = uuid4()
+            conn.pgconn.send_query(f"INSERT INTO done VALUES ('{foreign}')".encode())  # which waits
+            agent = AgentProcess(stranger, site.log).start()
+            assert agent.wait() == PROBLEMS
         assert "copies of another cluster" in agent.output.read_text()
         assert stranger.run_sql("SELECT applied FROM mip.replication", dbname=DATABASE) == [(0,)]
     site.check()
+    assert site.sql("a", f"SELECT FROM done WHERE transaction = '{foreign}'") == []
 
 
 # -- a log that keeps little -----------------------------------------------------------------------------------------

@@ -236,8 +236,10 @@ class Agent:
     # -- the taker -----------------------------------------------------------------------------------------------
 
     async def _take(self, it: _Session) -> None:
-        """Append what is to be committed here. Not without the applier: of two agents that serve one replica, as when
-        one is about to be replaced, the other one waits.
+        """Append what is to be committed here. Not before the applier has found that this is the log which the replica
+        follows, and that it can follow it: others would apply what is in the wrong one, and keep theirs for a member
+        that cannot go on. Nor without it: of two agents that serve one replica, as when one is about to be replaced,
+        the other one waits.
         """
         async with session(self._database, "pgmip replica taker", self._patience) as conn:
             self._tell_begun(it)
@@ -259,7 +261,7 @@ class Agent:
         """Hand over what is in the log."""
         async with session(self._database, "pgmip replica applier", self._patience) as conn:
             ((self._member, self._applied, after),) = await _rows(conn, _sql.REPLICA_START)
-            self._applies.set()
+            known = max(1, self._applied or 0)  # its settings at least
             try:
                 self._tell_begun(it)
                 await self._check_log(conn)
@@ -268,6 +270,8 @@ class Agent:
                     await self._receive(conn, entries)
                     it.failures = 0
                     after += len(entries)
+                    if after >= known:
+                        self._applies.set()
             finally:
                 self._applies.clear()
 
