@@ -120,11 +120,16 @@ def serving(command: str, port: str | None) -> Iterator[None]:
                 time.sleep(0.1)
             yield
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            # By SIGTERM a PostgreSQL server waits for those who are connected.
+            os.killpg(process.pid, signal.SIGINT if is_server(command) else signal.SIGTERM)
+
+
+def is_server(command: str) -> bool:
+    return command.startswith("postgres ")
 
 
 def listens(command: str, port: str) -> bool:
-    if command.startswith("postgres "):  # which listens before it lets anybody in
+    if is_server(command):  # which listens before it lets anybody in
         asked = subprocess.run(["pg_isready", "--quiet", "--host=localhost", f"--port={port}"], check=False)
         return asked.returncode == 0
     with socket.socket() as probe:
