@@ -277,15 +277,20 @@ async def behind_what_is_being_committed(world: World, xid: str) -> Any:
         await world.healer.settle(earlier)
 
 
-def leave_behind(world: World, session: str) -> None:
+def leave_behind(world: World, session: str, late_xid: str | None = None) -> None:
     """What is committed by now, and forgotten."""
-    late = broken._sessions.Late(new_xid(), 1, ("bank", "store"), ("bank",))
+    late = broken._sessions.Late(late_xid or new_xid(), 1, ("bank", "store"), ("bank",))
     late.leave()
     world.app._sessions.add(session, late)
 
 
 async def behind_what_is_forgotten(world: World, xid: str) -> Any:
     leave_behind(world, xid)
+    return await world.app.submit("buy", BUY, xid=xid, deadline=5, session=xid)
+
+
+async def behind_what_no_site_knows(world: World, xid: str) -> Any:
+    leave_behind(world, xid, timeless(new_xid()))
     return await world.app.submit("buy", BUY, xid=xid, deadline=5, session=xid)
 
 
@@ -858,6 +863,7 @@ SCENARIOS = {
     "behind what was answered early": Scenario(behind_what_was_answered_early),
     "behind what is being committed": Scenario(behind_what_is_being_committed),
     "behind what is forgotten": Scenario(behind_what_is_forgotten),
+    "behind what no site knows": Scenario(behind_what_no_site_knows),
     "decided, behind what is forgotten": Scenario(behind_what_is_forgotten, committed),
     "no room to remember": Scenario(without_room),
     "resolve what is of a role that is gone": Scenario(resolve, of_a_role_that_is_gone),
