@@ -17,7 +17,8 @@ from pgmip.xinst import new_xid
 
 Server = Callable[..., App]
 TOP = Path(__file__).parents[2]
-OTHERS = {"NOT_USABLE", "NO_ROW", "OTHER_TABLE", "REWRITTEN", "ROLLED_BACK", "DIVERGED"}  # of which the library concludes nothing
+# Of which the library concludes nothing
+OTHERS = {"NOT_USABLE", "NO_ROW", "OTHER_TABLE", "REWRITTEN", "ROLLED_BACK", "DIVERGED"}
 STATES = ["MP001", "MP002", "MP003", "MP004", "MP005", "MP007"]
 
 
