@@ -25,7 +25,6 @@
 #include "parser/parse_relation.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rls.h"
@@ -33,6 +32,7 @@
 
 #include "base/compat.h"
 #include "base/mip.h"
+#include "base/owner.h"
 #include "tableam/am.h"
 #include "writeset/apply_others.h"
 #include "writeset/apply_target.h"
@@ -118,7 +118,7 @@ mip_target_check_columns(const MipTarget *target, AclMode right, const Bitmapset
 	}
 }
 
-/* Settings within ours are closed with it, and are not to be those of fixed values. */
+/* Settings of fixed values are not the owner's, and levels of settings end in their order. */
 MipUser
 mip_target_become_owner(MipApply *apply, const MipTarget *target)
 {
@@ -127,13 +127,7 @@ mip_target_become_owner(MipApply *apply, const MipTarget *target)
 	if (!apply->as_is)
 		return user;
 	mip_apply_own_settings(apply);
-	GetUserIdAndSecContext(&user.id, &user.context);
-	SetUserIdAndSecContext(target->rel->rd_rel->relowner,
-						   user.context | SECURITY_RESTRICTED_OPERATION);
-	user.settings = NewGUCNestLevel();
-	user.read_only = XactReadOnly;
-	XactReadOnly = true;
-	return user;
+	return mip_become_owner(target->rel->rd_rel->relowner, true);
 }
 
 void
@@ -142,9 +136,7 @@ mip_target_become_again(MipApply *apply, MipUser user)
 	if (!apply->as_is)
 		return;
 	mip_apply_own_settings(apply);
-	XactReadOnly = user.read_only;
-	AtEOXact_GUC(false, user.settings);
-	SetUserIdAndSecContext(user.id, user.context);
+	mip_become_again(user);
 }
 
 /* ---- does it fit? ---- */

@@ -17,6 +17,7 @@
 #include "nodes/execnodes.h"
 #include "utils/rel.h"
 
+#include "base/owner.h"
 #include "writeset/apply_column.h"
 #include "writeset/apply_map.h"
 #include "writeset/apply_runs.h"
@@ -131,16 +132,8 @@ extern void mip_apply_own_settings(MipApply *apply);
 
 /*
  * Code of a table's owner, in domains, indexes, operator classes: as_is it is executed with
- * his rights, and may not leave anything behind. An error ends it, too.
+ * his rights, and read only.
  */
-typedef struct MipUser
-{
-	Oid			id;
-	int			context;
-	int			settings;		/* what it sets is undone */
-	bool		read_only;		/* it may not write */
-} MipUser;
-
 extern MipUser mip_target_become_owner(MipApply *apply, const MipTarget *target);
 extern void mip_target_become_again(MipApply *apply, MipUser user);
 

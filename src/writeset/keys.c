@@ -32,6 +32,7 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/owner.h"
 #include "base/partitions.h"
 #include "writeset/hashing.h"
 #include "writeset/keys.h"
@@ -78,13 +79,6 @@ struct MipwKeys
 
 /* ---- the owner's code ---- */
 
-typedef struct Self
-{
-	Oid			user;
-	int			context;
-	int			level;			/* of settings */
-} Self;
-
 static bool
 has_temporary_schema(void)
 {
@@ -111,23 +105,14 @@ may_compute(Relation rel)
  * builds the index, and finds nothing of the caller's by name, as there from PostgreSQL 17 on:
  * an empty search_path would look for tables among his temporary ones first.
  */
-static Self
+static MipUser
 become_owner(Relation rel)
 {
-	Self		self = {.level = NewGUCNestLevel()};
+	MipUser		user = mip_become_owner(rel->rd_rel->relowner, false);
 
-	GetUserIdAndSecContext(&self.user, &self.context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner, self.context | SECURITY_RESTRICTED_OPERATION);
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	return self;
-}
-
-static void
-return_to(Self self)
-{
-	AtEOXact_GUC(false, self.level);	/* its settings are not the caller's */
-	SetUserIdAndSecContext(self.user, self.context);
+	return user;
 }
 
 /* ---- hashes of names ---- */
@@ -196,12 +181,12 @@ is_computed(Relation index)
 static void
 prepare_to_compute(MipwKeys *keys, MipwKeyDef *def, Relation index)
 {
-	Self		self = become_owner(keys->rel);
+	MipUser		user = become_owner(keys->rel);
 
 	def->info = BuildIndexInfo(index);
 	if (def->info->ii_Predicate != NIL)
 		def->predicate = ExecPrepareQual(def->info->ii_Predicate, keys->estate);
-	return_to(self);
+	mip_become_again(user);
 }
 
 static void
@@ -453,7 +438,7 @@ static bool
 computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
 {
 	ExprContext *econtext = GetPerTupleExprContext(keys->estate);
-	Self		self;
+	MipUser		user;
 	bool		there;
 
 	/*
@@ -466,11 +451,11 @@ computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash
 		*hash = def->relation;
 		return true;
 	}
-	self = become_owner(keys->rel);
+	user = become_owner(keys->rel);
 	econtext->ecxt_scantuple = slot;
 	there = (def->predicate == NULL || ExecQual(def->predicate, econtext)) &&
 		formed_key(keys, def, slot, hash);
-	return_to(self);
+	mip_become_again(user);
 	ResetExprContext(econtext);
 	return there;
 }

@@ -4,8 +4,8 @@
  *	  Can a writeset be applied, as it is, to copies of the tables that it comes from?
  *
  * A value that is there need not be one that could be read: constructors take what input
- * functions refuse, as a circle of a negative radius; nor is what an index has been
- * given always what it would be given there, where the value has been read. Whoever applies a writeset
+ * functions refuse, as a circle of a negative radius; nor is what an index has been given
+ * always what it would be given where the value has been read. Whoever applies a writeset
  * that others have agreed upon has no choice, so it is looked at before: by the same
  * functions, with less of the stack. What has its names from elsewhere, as regclass has,
  * may be read as something else, or not at all, and is refused.
@@ -17,7 +17,6 @@
 #include "access/itup.h"
 #include "access/nbtree.h"
 #include "access/relation.h"
-#include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am_d.h"
@@ -31,6 +30,7 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/owner.h"
 #include "writeset/apply_column.h"
 #include "writeset/readable.h"
 #include "writeset/types.h"
@@ -197,8 +197,9 @@ check_entry(Reading *reading, Relation index, IndexInfo *info, TupleTableSlot *s
 	bool		nulls[INDEX_MAX_KEYS];
 
 	context->ecxt_scantuple = slot;
-	if (info->ii_Predicate &&
-		!ExecQual(ExecPrepareQual(info->ii_Predicate, reading->estate), context))
+	if (info->ii_Predicate && info->ii_PredicateState == NULL)
+		info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate, reading->estate);
+	if (!ExecQual(info->ii_PredicateState, context))
 		return;
 	FormIndexDatum(info, slot, reading->estate, values, nulls);
 	if (index->rd_rel->relam != BTREE_AM_OID)
@@ -226,23 +227,14 @@ check_row(Reading *reading, ReadTable *table, const MipwChange *change)
 	}
 }
 
-/* An error ends what is changed here with the transaction. */
 static void
 check_as_owner(Reading *reading, ReadTable *table, const MipwChange *change)
 {
 	MemoryContext caller = MemoryContextSwitchTo(GetPerTupleMemoryContext(reading->estate));
-	int			level = NewGUCNestLevel();
-	bool		read_only = XactReadOnly;
-	Oid			user;
-	int			context;
+	MipUser		user = mip_become_owner(table->rel->rd_rel->relowner, true);
 
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(table->rel->rd_rel->relowner, context | SECURITY_RESTRICTED_OPERATION);
-	XactReadOnly = true;
 	check_row(reading, table, change);
-	XactReadOnly = read_only;
-	SetUserIdAndSecContext(user, context);
-	AtEOXact_GUC(false, level);
+	mip_become_again(user);
 	MemoryContextSwitchTo(caller);
 	ResetPerTupleExprContext(reading->estate);
 }
