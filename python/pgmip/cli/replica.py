@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import psycopg
@@ -25,7 +26,7 @@ from ..replication.engine import LogError, Unavailable
 from .errors import CliError, ExitCode
 from .options import JsonOption, TimeoutOption, run
 from .output import STYLES, Output, table, visible
-from .signals import until_signalled
+from .signals import telling, until_signalled
 from .sites import Connection, connect, failure_of
 
 __all__ = ["replica"]
@@ -90,21 +91,10 @@ def run_agent(
     """
 
     async def body(output: Output) -> ExitCode:
-        unwritten: list[OSError] = []
-
-        def tell(event: Event) -> None:
-            try:
-                _tell(output, event)
-            except OSError as error:  # as when the reader has gone away
-                unwritten.append(error)
-                agent.stop()
-
-        with _failures(database, log):
+        with telling(partial(_tell, output), lambda: agent.stop()) as tell, _failures(database, log):
             async with EmbeddedLog(log, patience=timeout) as engine:
                 agent = Agent(database, engine, patience=timeout, on_event=tell)
                 await until_signalled(agent.run(), agent.stop)
-        if unwritten:
-            raise unwritten[0]
         return ExitCode.OK
 
     run("replica run", json, body)

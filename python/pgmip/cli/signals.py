@@ -1,14 +1,35 @@
-"""Commands that run until they are told to stop."""
+"""Commands that run until they are told to stop, and tell of what happens."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
-__all__ = ["until_signalled"]
+__all__ = ["telling", "until_signalled"]
+
+E = TypeVar("E")
+
+
+@contextmanager
+def telling(tell: Callable[[E], None], stop: Callable[[], None]) -> Iterator[Callable[[E], None]]:
+    """`tell`, for who must not be disturbed. The first OSError, as when the reader has gone away, calls `stop`, and is
+    raised at the end of the block.
+    """
+    unwritten: list[OSError] = []
+
+    def told(event: E) -> None:
+        try:
+            tell(event)
+        except OSError as error:
+            unwritten.append(error)
+            stop()
+
+    yield told
+    if unwritten:
+        raise unwritten[0]
 
 
 async def until_signalled(work: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:

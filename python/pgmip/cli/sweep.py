@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,7 @@ from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
 from .output import STYLES, Output, age
-from .signals import until_signalled
+from .signals import telling, until_signalled
 from .survey import Survey, survey
 
 __all__ = ["load_app", "sweep"]
@@ -69,32 +70,20 @@ def sweep(
         given = load(site, config)
         name = app or given.app
         serving: AnyApp = App(given.required(), step_timeout=timeout) if name is None else load_app(name)
-        unwritten: list[OSError] = []
-
-        def tell(event: Event) -> None:
-            try:
-                _tell(output, event)
-            except OSError as error:  # as when the reader has gone away
-                unwritten.append(error)
-                sweeper.stop()
-
-        async with serving:
-            sweeper = Sweeper(
-                serving,
-                interval=interval,
-                older_than=older_than,
-                cancel_unknown_after=0 if cancel_unknown else None,
-                concurrency=concurrency,
-                on_event=tell,
-            )
-            if once:
-                code = await _once(output, serving, sweeper, older_than, timeout)
-            else:
+        with telling(partial(_tell, output), lambda: sweeper.stop()) as tell:
+            async with serving:
+                sweeper = Sweeper(
+                    serving,
+                    interval=interval,
+                    older_than=older_than,
+                    cancel_unknown_after=0 if cancel_unknown else None,
+                    concurrency=concurrency,
+                    on_event=tell,
+                )
+                if once:
+                    return await _once(output, serving, sweeper, older_than, timeout)
                 await until_signalled(sweeper.run(), sweeper.stop)
-                code = ExitCode.OK
-        if unwritten:
-            raise unwritten[0]
-        return code
+        return ExitCode.OK
 
     run("sweep", json, body)
 
