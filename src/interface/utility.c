@@ -120,52 +120,12 @@ check_copy(CopyStmt *stmt)
 	}
 }
 
-/* EXPLAIN may run, or be about, another utility statement. */
-static Node *
-explained(Node *stmt)
-{
-	Query	   *query;
-
-	if (!IsA(stmt, ExplainStmt))
-		return stmt;
-	query = castNode(Query, ((ExplainStmt *) stmt)->query);
-	return query->utilityStmt ? query->utilityStmt : stmt;
-}
-
-/* Everything else is not known to be harmless beside siblings. */
-static bool
-is_harmless(Node *stmt)
-{
-	switch (nodeTag(stmt))
-	{
-		case T_TransactionStmt:
-		case T_DeclareCursorStmt:
-		case T_FetchStmt:
-		case T_ClosePortalStmt:
-		case T_PrepareStmt:
-		case T_ExecuteStmt:
-		case T_DeallocateStmt:
-		case T_VariableSetStmt:
-		case T_VariableShowStmt:
-		case T_ConstraintsSetStmt:
-		case T_DoStmt:
-		case T_CallStmt:
-		case T_CheckPointStmt:
-		case T_LoadStmt:
-		case T_CopyStmt:
-		case T_ExplainStmt:
-			return true;
-		default:
-			return false;
-	}
-}
-
 void
 mip_check_utility(Node *stmt)
 {
 	Assert(mip_in_transaction());
-	stmt = explained(stmt);
-	if (!is_harmless(stmt))
+	stmt = mip_explained(stmt);
+	if (!mip_is_harmless(stmt))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("cannot execute %s in a MIP transaction",
@@ -187,12 +147,12 @@ void
 mip_note_utility(Node *stmt)
 {
 	Assert(!mip_in_transaction());
-	stmt = explained(stmt);
+	stmt = mip_explained(stmt);
 	if (IsA(stmt, CopyStmt))
 		mip_statement.changed |= ((CopyStmt *) stmt)->is_from;
 	else if (IsA(stmt, LockStmt) && ((LockStmt *) stmt)->mode <= RowExclusiveLock)
 		return;
-	else if (!is_harmless(stmt))
+	else if (!mip_is_harmless(stmt))
 		mip_statement.executed = GetCommandTagName(CreateCommandTag(stmt));
 }
 

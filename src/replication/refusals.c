@@ -4,9 +4,9 @@
  *	  What a replicated database refuses, since the other replicas would not have it.
  *
  * Changes of rows are replicated, of tables that can be captured. All others are refused,
- * but of what is each replica's own: temporary objects, foreign tables, what is
- * computed (indexes, materialized views, statistics), what the whole cluster has (roles,
- * databases, settings). So are definitions: rows that come from where these are other ones
+ * but of what is each replica's own: temporary objects, what is computed (indexes,
+ * materialized views, statistics), what the whole cluster has (roles, databases,
+ * settings). So are definitions: rows that come from where these are other ones
  * would not fit.
  *
  *-------------------------------------------------------------------------
@@ -42,6 +42,7 @@
 #include "mipt/catalog.h"
 #include "replication/member.h"
 #include "replication/refusals.h"
+#include "transam/statement.h"
 
 static object_access_hook_type prev_object_access;
 
@@ -123,12 +124,6 @@ check_table(Oid relid)
 	}
 	foreach(lc, find_all_inheritors(relid, AccessShareLock, NULL))
 		check_relation(lfirst_oid(lc));
-}
-
-static void
-check_named(const RangeVar *name)
-{
-	check_table(RangeVarGetRelid(name, NoLock, false));
 }
 
 void
@@ -258,13 +253,20 @@ mip_replica_check_locked(void)
 
 /* ---- utility statements ---- */
 
+/* A name that a temporary object is given */
+static bool
+says_temporary(const RangeVar *name)
+{
+	return name->relpersistence == RELPERSISTENCE_TEMP ||
+		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0);
+}
+
 static bool
 is_temporary(const RangeVar *name)
 {
 	Oid			relid;
 
-	if (name->relpersistence == RELPERSISTENCE_TEMP ||
-		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0))
+	if (says_temporary(name))
 		return true;
 	relid = RangeVarGetRelid(name, NoLock, true);
 	return OidIsValid(relid) && get_rel_persistence(relid) == RELPERSISTENCE_TEMP;
@@ -320,9 +322,7 @@ defines_own(Node *stmt)
 	switch (nodeTag(stmt))
 	{
 		case T_CreateStmt:
-			return ((CreateStmt *) stmt)->relation->relpersistence == RELPERSISTENCE_TEMP ||
-				(((CreateStmt *) stmt)->relation->schemaname &&
-				 strcmp(((CreateStmt *) stmt)->relation->schemaname, "pg_temp") == 0);
+			return says_temporary(((CreateStmt *) stmt)->relation);
 		case T_CreateTableAsStmt:
 			return ((CreateTableAsStmt *) stmt)->into->rel->relpersistence == RELPERSISTENCE_TEMP;
 		case T_ViewStmt:
@@ -351,26 +351,11 @@ is_own(Node *stmt)
 	switch (nodeTag(stmt))
 	{
 			/* the session's */
-		case T_TransactionStmt:
-		case T_DeclareCursorStmt:
-		case T_FetchStmt:
-		case T_ClosePortalStmt:
-		case T_PrepareStmt:
-		case T_ExecuteStmt:
-		case T_DeallocateStmt:
-		case T_VariableSetStmt:
-		case T_VariableShowStmt:
-		case T_ConstraintsSetStmt:
-		case T_DoStmt:
-		case T_CallStmt:
-		case T_LoadStmt:
 		case T_DiscardStmt:
-		case T_ExplainStmt:
 		case T_ListenStmt:
 		case T_UnlistenStmt:
 		case T_NotifyStmt:
 			/* looked at by themselves */
-		case T_CopyStmt:
 		case T_TruncateStmt:
 		case T_LockStmt:
 			/* computed from the rows */
@@ -379,7 +364,6 @@ is_own(Node *stmt)
 		case T_ReindexStmt:
 		case T_RefreshMatViewStmt:
 			/* the cluster's */
-		case T_CheckPointStmt:
 		case T_AlterSystemStmt:
 		case T_CreateRoleStmt:
 		case T_AlterRoleStmt:
@@ -394,7 +378,7 @@ is_own(Node *stmt)
 		case T_DropTableSpaceStmt:
 			return true;
 		default:
-			return defines_own(stmt);
+			return mip_is_harmless(stmt) || defines_own(stmt);
 	}
 }
 
@@ -422,36 +406,18 @@ check_lock(const LockStmt *stmt)
 	}
 }
 
-static Node *
-explained(Node *stmt)
-{
-	Query	   *query;
-
-	if (!IsA(stmt, ExplainStmt))
-		return stmt;
-	query = castNode(Query, ((ExplainStmt *) stmt)->query);
-	return query->utilityStmt ? query->utilityStmt : stmt;
-}
-
 void
 mip_replica_check_utility(Node *stmt)
 {
-	ListCell   *lc;
-
 	if (IsA(stmt, TransactionStmt) || !IsTransactionState() || !applies_here())
 		return;
-	stmt = explained(stmt);
+	stmt = mip_explained(stmt);
 	if (!is_own(stmt))
 		refuse_statement(stmt);
 	if (IsA(stmt, LockStmt))
 		check_lock((LockStmt *) stmt);
 	if (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from && ((CopyStmt *) stmt)->relation)
-		check_named(((CopyStmt *) stmt)->relation);
-	if (IsA(stmt, TruncateStmt))
-	{
-		foreach(lc, ((TruncateStmt *) stmt)->relations)
-			check_named(lfirst(lc));
-	}
+		check_table(RangeVarGetRelid(((CopyStmt *) stmt)->relation, NoLock, false));
 }
 
 void

@@ -194,3 +194,44 @@ mip_refuse_strong_locks(void)
 				 errdetail("A function that this transaction has called keeps it, so instances of one request would wait for each other."),
 				 errhint("Call that function in a transaction of its own.")));
 }
+
+/* ---- utility statements ---- */
+
+Node *
+mip_explained(Node *stmt)
+{
+	Query	   *query;
+
+	if (!IsA(stmt, ExplainStmt))
+		return stmt;
+	query = castNode(Query, ((ExplainStmt *) stmt)->query);
+	return query->utilityStmt ? query->utilityStmt : stmt;
+}
+
+/* Everything else is not known to be so. */
+bool
+mip_is_harmless(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_TransactionStmt:
+		case T_DeclareCursorStmt:
+		case T_FetchStmt:
+		case T_ClosePortalStmt:
+		case T_PrepareStmt:
+		case T_ExecuteStmt:
+		case T_DeallocateStmt:
+		case T_VariableSetStmt:
+		case T_VariableShowStmt:
+		case T_ConstraintsSetStmt:
+		case T_DoStmt:
+		case T_CallStmt:
+		case T_CheckPointStmt:
+		case T_LoadStmt:
+		case T_CopyStmt:
+		case T_ExplainStmt:
+			return true;
+		default:
+			return false;
+	}
+}

@@ -49,6 +49,15 @@ typedef struct MipStatement
 
 extern MipStatement mip_statement;
 
+/* EXPLAIN may run, or be about, another utility statement: that one, or `stmt` itself. */
+extern Node *mip_explained(Node *stmt);
+
+/*
+ * Is it a utility statement that neither defines anything, nor locks more than statements
+ * within it do? COPY writes to a table.
+ */
+extern bool mip_is_harmless(Node *stmt);
+
 /* Does a trigger run? */
 extern bool mip_in_trigger(void);
 
