@@ -67,18 +67,13 @@ Datum
 mip_replica_settings(PG_FUNCTION_ARGS)
 {
 	MipLogSettings settings = {PG_GETARG_INT32(0), KEYS_REMEMBERED, GetSystemIdentifier()};
-	MipMessageId id;
 
 	require_replicated();
 	if (PG_GETARG_INT32(0) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("window must be positive, not %d", PG_GETARG_INT32(0))));
-	if (!pg_strong_random(&id, sizeof(id)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random numbers")));
-	PG_RETURN_BYTEA_P(mip_settings_message(&settings, id, pstrdup(mip_member_name())));
+	PG_RETURN_BYTEA_P(mip_settings_message(&settings, mip_draw_id(), pstrdup(mip_member_name())));
 }
 
 Datum

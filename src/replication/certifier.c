@@ -51,7 +51,6 @@ struct MipCertifier
 	uint64		nkeys;			/* that came behind the floor */
 	uint32	   *counts;			/* of keys, of the positions behind the floor,
 								 * in a ring of `window` */
-	uint64		swept;			/* the floor when those below it were removed */
 	keys_hash  *keys;
 };
 
@@ -61,7 +60,7 @@ mip_certifier_create(const MipLogSettings *settings, uint64 behind)
 	MipCertifier *certifier = palloc0(sizeof(MipCertifier));
 
 	certifier->settings = *settings;
-	certifier->position = certifier->floor = certifier->swept = behind;
+	certifier->position = certifier->floor = behind;
 	certifier->counts = palloc_extended(settings->window * sizeof(uint32), MCXT_ALLOC_HUGE);
 	certifier->keys = keys_create(CurrentMemoryContext, 1024, NULL);
 	return certifier;

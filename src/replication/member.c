@@ -129,6 +129,18 @@ mip_member_shmem_request(void)
 	RequestNamedLWLockTranche("pg_mip_replication", 2);
 }
 
+MipMessageId
+mip_draw_id(void)
+{
+	MipMessageId id;
+
+	if (!pg_strong_random(&id, sizeof(id)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random numbers")));
+	return id;
+}
+
 static void
 init_member(void)
 {
@@ -136,10 +148,7 @@ init_member(void)
 	mip_member->ncommits = number_of_commits();
 	ConditionVariableInit(&mip_member->advanced);
 	ConditionVariableInit(&mip_member->arrived);
-	if (!pg_strong_random(&mip_member->start, sizeof(mip_member->start)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random numbers")));
+	mip_member->start = mip_draw_id();
 }
 
 void
@@ -213,6 +222,27 @@ mip_commit_set(MipCommit *commit, MipCommitState state)
 	commit->state = state;
 	if (commit != mip_my_commit())
 		SetLatch(&mip_commit_proc(commit)->procLatch);
+}
+
+uint64
+mip_member_applied(void)
+{
+	uint64		applied;
+
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	applied = mip_member->applied;
+	LWLockRelease(mip_member->lock);
+	return applied;
+}
+
+void
+mip_member_stamp(MipMessage *message)
+{
+	Assert(LWLockHeldByMeInMode(mip_member->lock, LW_EXCLUSIVE));
+	message->snapshot = mip_member->applied;
+	message->history = mip_member->history;
+	message->id.start = mip_member->start.start;
+	message->id.number = mip_member->start.number + ++mip_member->queued;
 }
 
 void

@@ -32,7 +32,6 @@ typedef struct MipCommit
 {
 	MipCommitState state;
 	MipMessageId id;
-	uint64		order;			/* in which they came */
 	uint64		taker;			/* who has taken it */
 	dsa_pointer message;		/* while it is QUEUED or TAKEN */
 	Size		length;
@@ -93,6 +92,25 @@ typedef struct MipMember
 } MipMember;
 
 extern MipMember *mip_member;
+
+/* How far this replica is. In a transaction it is known, once mip_positions_load() was called. */
+extern uint64 mip_member_applied(void);
+
+/*
+ * What this member knows of the log, and an id, for a message that is about to be sent: those
+ * that come later have greater numbers. The caller has the lock exclusively.
+ */
+extern void mip_member_stamp(MipMessage *message);
+
+/* In which order messages of this member have come */
+static inline uint64
+mip_message_order(const MipMessageId *id)
+{
+	return id->number - mip_member->start.number;
+}
+
+/* Errors out if there is no randomness. */
+extern MipMessageId mip_draw_id(void);
 
 extern void mip_member_init(void);
 extern void mip_member_shmem_request(void);

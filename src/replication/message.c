@@ -20,16 +20,6 @@
 #define TRAILER		4
 #define SETTINGS	24
 
-static uint64
-get_number(const uint8 *from, int width)
-{
-	uint64		value = 0;
-
-	for (int i = width - 1; i >= 0; i--)
-		value = value << 8 | from[i];
-	return value;
-}
-
 /* ---- writing ---- */
 
 Size
@@ -110,13 +100,13 @@ MipMessage
 mip_message_of(const uint8 *bytes, Size length)
 {
 	MipMessage	message;
-	Size		member = get_number(bytes + 6, 2);
+	Size		member = mipw_get_number(bytes + 6, 2);
 
 	message.kind = bytes[5];
 	memcpy(&message.id, bytes + 8, 16);
-	message.snapshot = get_number(bytes + 24, 8);
-	message.first = get_number(bytes + 32, 8);
-	message.history = get_number(bytes + 40, 8);
+	message.snapshot = mipw_get_number(bytes + 24, 8);
+	message.first = mipw_get_number(bytes + 32, 8);
+	message.history = mipw_get_number(bytes + 40, 8);
 	message.member = pnstrdup((const char *) bytes + HEADER, member);
 	message.body = bytes + HEADER + member;
 	message.length = length - HEADER - member - TRAILER;
@@ -135,9 +125,9 @@ mip_message_decode(const bytea *varlena)
 		mip_refuse_message("no such header");
 	if (bytes[4] != VERSION)
 		mip_refuse_message("an unknown version");
-	if (get_number(bytes + 48, 8) != length || get_number(bytes + 6, 2) > length - HEADER - TRAILER)
+	if (mipw_get_number(bytes + 48, 8) != length || mipw_get_number(bytes + 6, 2) > length - HEADER - TRAILER)
 		mip_refuse_message("another length");
-	if (get_number(bytes + length - TRAILER, TRAILER) != checksum(bytes, length - TRAILER))
+	if (mipw_get_number(bytes + length - TRAILER, TRAILER) != checksum(bytes, length - TRAILER))
 		mip_refuse_message("another checksum");
 	*message = mip_message_of(bytes, length);
 	if (message->first > message->snapshot)
@@ -152,9 +142,9 @@ mip_message_settings(const MipMessage *message)
 
 	if (message->kind != MIP_MESSAGE_SETTINGS || message->length != SETTINGS)
 		mip_refuse_message("no settings");
-	settings.window = get_number(message->body, 8);
-	settings.keys = get_number(message->body + 8, 8);
-	settings.system = get_number(message->body + 16, 8);
+	settings.window = mipw_get_number(message->body, 8);
+	settings.keys = mipw_get_number(message->body + 8, 8);
+	settings.system = mipw_get_number(message->body + 16, 8);
 	if (settings.window == 0 || settings.keys == 0)
 		mip_refuse_message("settings that remember nothing");
 	return settings;

@@ -5,9 +5,10 @@
  *
  * A member tells of itself by a message of the log, whose snapshot is the position that it
  * has applied, and flushed. It does so when it has taken part in something since, once a
- * second at most. So all know how much of the log is still needed, how far the slowest
- * one is behind, and, since such a message carries its member's history, that nobody has
- * diverged. Until such a message has come back it is sent again. Who is not heard any more keeps nobody waiting; but the log is kept for him until
+ * second, or more often if flow control needs it; until the message has come back it is sent
+ * again. So all know how much of the log is still needed, how far the slowest one is
+ * behind, and, since such a message carries its member's history, that nobody has
+ * diverged. Who is not heard any more keeps nobody waiting; but the log is kept for him until
  * somebody says that he has left.
  *
  *-------------------------------------------------------------------------
@@ -63,16 +64,6 @@ is_urgent(void)
 	return flow_control > 0 && mip_member->applied > mip_member->told_last + flow_control / 4;
 }
 
-static void
-fill(MipMessage *message, char kind)
-{
-	message->kind = kind;
-	message->snapshot = message->first = mip_member->applied;
-	message->history = mip_member->history;
-	message->id.start = mip_member->start.start;
-	message->id.number = mip_member->start.number + ++mip_member->queued;
-}
-
 static bool
 next_message(MipMessage *message, char *leaving)
 {
@@ -85,7 +76,9 @@ next_message(MipMessage *message, char *leaving)
 		(TimestampDifferenceExceeds(mip_member->told_at, now, TELL_EVERY_MS) || is_urgent());
 	if (found)
 	{
-		fill(message, leaving[0] != '\0' ? MIP_MESSAGE_LEAVES : MIP_MESSAGE_MEMBER);
+		message->kind = leaving[0] != '\0' ? MIP_MESSAGE_LEAVES : MIP_MESSAGE_MEMBER;
+		mip_member_stamp(message);
+		message->first = message->snapshot;
 		mip_member->told_at = now;
 		mip_member->told_last = mip_member->applied;
 	}

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * positions.c
- *	  How far this replica has followed its log: mip.applied, mip.log.
+ *	  How far this replica has followed its log: mip.applied, mip.log; and others, mip.replicas.
  *
  * A position is written by the transaction that makes its changes here, be it the one that
  * they come from, or what applies them. So whatever a crash leaves, there is a last
@@ -39,7 +39,7 @@
 #define Anum_history	3
 #define Natts_applied	3
 
-/* mip.members */
+/* mip.replicas */
 #define Anum_member		1
 #define Anum_member_applied	2
 #define Natts_members	2
@@ -62,26 +62,54 @@ position_of_row(HeapTuple row, TupleDesc desc)
 	return position;
 }
 
+typedef struct PositionScan
+{
+	Relation	rel;
+	Relation	index;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	LOCKMODE	kept;			/* of the table, for the transaction; or
+								 * NoLock */
+} PositionScan;
+
+/* Of those that compare so with this one, in their order; of all, if that is 0 */
+static PositionScan
+begin_scan(StrategyNumber strategy, RegProcedure compare, uint64 position, LOCKMODE mode)
+{
+	PositionScan scan = {
+		.rel = table_open(mipt_relid(MIP_APPLIED), mode),
+		.index = index_open(mipt_relid(MIP_APPLIED_PKEY), AccessShareLock),
+		.snapshot = RegisterSnapshot(GetLatestSnapshot()),
+		.kept = mode == AccessShareLock ? NoLock : mode,
+	};
+	ScanKeyData key;
+
+	ScanKeyInit(&key, Anum_position, strategy, compare, Int64GetDatum(position));
+	scan.scan = systable_beginscan_ordered(scan.rel, scan.index, scan.snapshot,
+										   position == 0 ? 0 : 1, &key);
+	return scan;
+}
+
+static void
+end_scan(PositionScan *scan)
+{
+	systable_endscan_ordered(scan->scan);
+	UnregisterSnapshot(scan->snapshot);
+	index_close(scan->index, AccessShareLock);
+	table_close(scan->rel, scan->kept == NoLock ? AccessShareLock : NoLock);
+}
+
 bool
 mip_position_find(uint64 position, MipPosition *found)
 {
-	Relation	rel = table_open(mipt_relid(MIP_APPLIED), AccessShareLock);
-	Relation	index = index_open(mipt_relid(MIP_APPLIED_PKEY), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	row;
+	PositionScan scan = begin_scan(BTEqualStrategyNumber, F_INT8EQ, position, AccessShareLock);
+	HeapTuple	row = systable_getnext_ordered(scan.scan, BackwardScanDirection);
+	bool		is_there = HeapTupleIsValid(row);
 
-	ScanKeyInit(&key, Anum_position, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(position));
-	scan = systable_beginscan_ordered(rel, index, snapshot, position == 0 ? 0 : 1, &key);
-	row = systable_getnext_ordered(scan, BackwardScanDirection);
-	if (HeapTupleIsValid(row))
-		*found = position_of_row(row, RelationGetDescr(rel));
-	systable_endscan_ordered(scan);
-	UnregisterSnapshot(snapshot);
-	index_close(index, AccessShareLock);
-	table_close(rel, AccessShareLock);
-	return HeapTupleIsValid(row);
+	if (is_there)
+		*found = position_of_row(row, RelationGetDescr(scan.rel));
+	end_scan(&scan);
+	return is_there;
 }
 
 /* Into shared memory, by who has its lock */
@@ -95,7 +123,7 @@ load_member(HeapTuple row, TupleDesc desc, int i)
 	peer->applied = DatumGetInt64(heap_getattr(row, Anum_member_applied, desc, &isnull));
 }
 
-/* The rows of mip.members, in the current memory context */
+/* The rows of mip.replicas, in the current memory context */
 static List *
 read_members(Relation rel)
 {
@@ -196,21 +224,13 @@ mip_position_write(const MipPosition *position)
 void
 mip_positions_prune(uint64 upto)
 {
-	Relation	rel = table_open(mipt_relid(MIP_APPLIED), RowExclusiveLock);
-	Relation	index = index_open(mipt_relid(MIP_APPLIED_PKEY), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyData key;
-	SysScanDesc scan;
+	PositionScan scan = begin_scan(BTLessEqualStrategyNumber, F_INT8LE, upto, RowExclusiveLock);
 	HeapTuple	row;
 
-	ScanKeyInit(&key, Anum_position, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(upto));
-	scan = systable_beginscan_ordered(rel, index, snapshot, 1, &key);
-	while ((row = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
-		simple_heap_delete(rel, &row->t_self);
-	systable_endscan_ordered(scan);
-	UnregisterSnapshot(snapshot);
-	index_close(index, AccessShareLock);
-	table_close(rel, NoLock);
+	Assert(upto > 0);
+	while ((row = systable_getnext_ordered(scan.scan, ForwardScanDirection)) != NULL)
+		simple_heap_delete(scan.rel, &row->t_self);
+	end_scan(&scan);
 }
 
 /* ---- members ---- */

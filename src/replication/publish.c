@@ -4,7 +4,7 @@
  *	  COMMIT at a replica: the transaction is published, and waits for its verdict.
  *
  * A plain COMMIT does it, of any client: before anything of it is in WAL the transaction's
- * writeset becomes a message, which the agent takes to the log (agent.c). There it gets a
+ * writeset becomes a message, which the agent takes to the log (take.c). There it gets a
  * position, and from it, and what is before it, every replica derives the same verdict. The
  * transaction waits for that, with its locks. Then it commits, with its position, or is
  * rolled back: 40001.
@@ -101,9 +101,7 @@ begins_to_change(void)
 	refuse_serializable();
 	refuse_subscription();
 	mip_positions_load();
-	LWLockAcquire(mip_member->lock, LW_SHARED);
-	first = mip_member->applied;
-	LWLockRelease(mip_member->lock);
+	first = mip_member_applied();
 	return true;
 }
 
@@ -151,10 +149,7 @@ make_message(const bytea *writeset)
 	};
 
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	message.snapshot = mip_member->applied;
-	message.history = mip_member->history;
-	message.id.start = mip_member->start.start;
-	message.id.number = mip_member->start.number + ++mip_member->queued;
+	mip_member_stamp(&message);
 	LWLockRelease(mip_member->lock);
 	refuse_large(mip_message_size(&message));
 	return message;
@@ -188,7 +183,6 @@ queue(const MipMessage *message)
 		refused();
 	}
 	mine->id = message->id;
-	mine->order = message->id.number;
 	mine->message = bytes;
 	mine->length = length;
 	mine->state = MIP_COMMIT_QUEUED;

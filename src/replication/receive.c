@@ -127,17 +127,12 @@ set_session(void)
 }
 
 static void
-require_replica(void)
+create_certifier(const MipLogSettings *settings, uint64 behind)
 {
-	if (!superuser())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be superuser to apply the log of a replicated site")));
-	if (!mip_is_replicated())
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("this database is not replicated"),
-				 errhint("Set mip.replicated_database, and mip.member, and restart the server.")));
+	MemoryContext caller = MemoryContextSwitchTo(me.context);
+
+	me.certifier = mip_certifier_create(settings, behind);
+	MemoryContextSwitchTo(caller);
 }
 
 MipStart
@@ -146,24 +141,22 @@ mip_receive_start(void)
 	MipLogSettings settings;
 	MipStart	start;
 
-	require_replica();
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to apply the log of a replicated site")));
 	mip_positions_load();
 	give_up();
 	become_applier();
 	set_session();
 	me.context = AllocSetContextCreate(TopMemoryContext, "pg_mip certifier", ALLOCSET_DEFAULT_SIZES);
-	LWLockAcquire(mip_member->lock, LW_SHARED);
-	start.applied = mip_member->applied;
-	LWLockRelease(mip_member->lock);
+	start.applied = mip_member_applied();
 	start.read_after = 0;
 	if (mip_log_settings(&settings))
 	{
-		MemoryContext caller = MemoryContextSwitchTo(me.context);
-
 		if (start.applied > settings.window)
 			start.read_after = start.applied - settings.window;
-		me.certifier = mip_certifier_create(&settings, start.read_after);
-		MemoryContextSwitchTo(caller);
+		create_certifier(&settings, start.read_after);
 	}
 	me.pruned = start.read_after;
 	me.next = start.read_after + 1;
@@ -173,12 +166,7 @@ mip_receive_start(void)
 static bool
 is_here(uint64 position)
 {
-	bool		result;
-
-	LWLockAcquire(mip_member->lock, LW_SHARED);
-	result = mip_member->applied >= position;
-	LWLockRelease(mip_member->lock);
-	return result;
+	return mip_member_applied() >= position;
 }
 
 /* ---- is it the log that has been followed? ---- */
@@ -221,6 +209,14 @@ written_position(void)
 	return position;
 }
 
+/* With this message, and the verdict that `position` has, behind that history */
+static uint64
+history_behind(uint64 before, const MipPosition *position, const bytea *bytes)
+{
+	return mip_history_next(before, position->position, position->certified,
+							(const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+}
+
 static void
 check_written(const MipPosition *position, const bytea *bytes)
 {
@@ -228,21 +224,11 @@ check_written(const MipPosition *position, const bytea *bytes)
 
 	if (me.next > 1 && !mip_position_find(me.next - 1, &before))
 		return;					/* it is the first one that is remembered */
-	if (mip_history_next(before.history, me.next, position->certified,
-						 (const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes)) != position->history)
+	if (history_behind(before.history, position, bytes) != position->history)
 		mip_diverged("Another message had that position when it was applied.");
 }
 
 /* ---- the log's settings ---- */
-
-static void
-create_certifier(const MipLogSettings *settings)
-{
-	MemoryContext caller = MemoryContextSwitchTo(me.context);
-
-	me.certifier = mip_certifier_create(settings, 0);
-	MemoryContextSwitchTo(caller);
-}
 
 static void
 receive_settings(const MipMessage *message, bool again)
@@ -256,7 +242,7 @@ receive_settings(const MipMessage *message, bool again)
 	if (again)
 		return;
 	mip_log_write_settings(&settings);
-	create_certifier(&settings);
+	create_certifier(&settings, 0);
 }
 
 /* ---- a transaction ---- */
@@ -410,14 +396,6 @@ prune(void)
 	mip_positions_prune(me.pruned - 1);
 }
 
-/* With this message, and the verdict that `position` has */
-static uint64
-history_with(const MipPosition *position, const bytea *bytes)
-{
-	return mip_history_next(me.history, position->position, position->certified,
-							(const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
-}
-
 static void
 require_certifier(void)
 {
@@ -430,7 +408,7 @@ receive_first(const MipMessage *message, MipPosition *position, const bytea *byt
 {
 	receive_settings(message, false);
 	mip_certifier_add(me.certifier, message, NULL);
-	position->history = history_with(position, bytes);
+	position->history = history_behind(me.history, position, bytes);
 	book(position, MIP_REPLICATION_TOLD);
 	return "settings";
 }
@@ -441,7 +419,7 @@ receive_news(const MipMessage *message, MipPosition *position, const bytea *byte
 	require_certifier();
 	mip_certifier_add(me.certifier, message, NULL);
 	me.news = mip_peers_receive(message);
-	position->history = history_with(position, bytes);
+	position->history = history_behind(me.history, position, bytes);
 	book(position, MIP_REPLICATION_TOLD);
 	return "told";
 }
@@ -454,7 +432,7 @@ receive_transaction(const MipMessage *message, MipPosition *position, const byte
 	require_certifier();
 	set = open_writeset(message);
 	position->certified = mip_certify(me.certifier, message, set);
-	position->history = history_with(position, bytes);
+	position->history = history_behind(me.history, position, bytes);
 	mip_certifier_add(me.certifier, message, position->certified ? set : NULL);
 	if (!position->certified)
 	{

@@ -20,8 +20,7 @@ extern void mip_receive_init(void);
 
 /*
  * Makes this session the applier, until it ends, or receives something that is an error.
- * 55006 if another one is; 42501 if the user is no superuser; 55000 if this is not the
- * replicated database.
+ * 55006 if another one is; 42501 if the user is no superuser. In the replicated database.
  */
 extern MipStart mip_receive_start(void);
 

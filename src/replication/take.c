@@ -51,7 +51,7 @@ find_first(void)
 	{
 		MipCommit  *commit = &mip_member->commits[i];
 
-		if (is_to_be_taken(commit) && (first == NULL || commit->order < first->order))
+		if (is_to_be_taken(commit) && (first == NULL || mip_message_order(&commit->id) < mip_message_order(&first->id)))
 			first = commit;
 	}
 	return first;

@@ -239,4 +239,15 @@ mipw_put_number(void *to, uint64 value, int width)
 	memcpy(to, &value, width);
 }
 
+/* And back: so many bytes */
+static inline uint64
+mipw_get_number(const uint8 *bytes, int width)
+{
+	uint64		value = 0;
+
+	for (int i = width - 1; i >= 0; i--)
+		value = value << 8 | bytes[i];
+	return value;
+}
+
 #endif							/* MIP_WRITESET_FORMAT_H */

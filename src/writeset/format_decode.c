@@ -116,21 +116,11 @@ take(MipwInput *in, uint64 length)
 }
 
 static uint64
-number_at(const uint8 *bytes, int width)
-{
-	uint64		value = 0;
-
-	for (int i = 0; i < width; i++)
-		value |= (uint64) bytes[i] << (8 * i);
-	return value;
-}
-
-static uint64
 take_number(MipwInput *in, int width)
 {
 	const uint8 *bytes = take(in, width);
 
-	return bytes ? number_at(bytes, width) : 0;
+	return bytes ? mipw_get_number(bytes, width) : 0;
 }
 
 static uint64
@@ -439,14 +429,14 @@ check_envelope(const uint8 *bytes, size_t length)
 
 	if (length < MIPW_HEADER + MIPW_TRAILER || memcmp(bytes, MIPW_MAGIC, 4) != 0)
 		return "it does not begin as a writeset does";
-	if (number_at(bytes + 4, 2) != MIPW_VERSION)
+	if (mipw_get_number(bytes + 4, 2) != MIPW_VERSION)
 		return "its version is unknown";
-	if (number_at(bytes + 16, 8) != length)
+	if (mipw_get_number(bytes + 16, 8) != length)
 		return "its length is wrong";
 	INIT_CRC32C(crc);
 	COMP_CRC32C(crc, bytes, length - MIPW_TRAILER);
 	FIN_CRC32C(crc);
-	if (number_at(bytes + length - MIPW_TRAILER, 4) != crc)
+	if (mipw_get_number(bytes + length - MIPW_TRAILER, 4) != crc)
 		return "its checksum is wrong";
 	return NULL;
 }
@@ -455,22 +445,22 @@ check_envelope(const uint8 *bytes, size_t length)
 static bool
 read_header(const uint8 *bytes, size_t length, MipwSet *set)
 {
-	uint64		relations = number_at(bytes + 64, 4);
-	uint64		changes = number_at(bytes + 68, 4);
+	uint64		relations = mipw_get_number(bytes + 64, 4);
+	uint64		changes = mipw_get_number(bytes + 68, 4);
 
 	memset(set, 0, sizeof(MipwSet));
 	set->bytes = bytes;
 	set->length = length;
 	set->encoding = bytes[7];
-	set->database = number_at(bytes + 8, 8);
-	set->first = number_at(bytes + 24, 8);
-	set->last = number_at(bytes + 32, 8);
-	set->inserted = number_at(bytes + 40, 4);
-	set->updated = number_at(bytes + 44, 4);
-	set->deleted = number_at(bytes + 48, 4);
-	set->truncated = number_at(bytes + 52, 4);
-	set->nkeys = number_at(bytes + 56, 4);
-	set->nrelations = number_at(bytes + 60, 4);
+	set->database = mipw_get_number(bytes + 8, 8);
+	set->first = mipw_get_number(bytes + 24, 8);
+	set->last = mipw_get_number(bytes + 32, 8);
+	set->inserted = mipw_get_number(bytes + 40, 4);
+	set->updated = mipw_get_number(bytes + 44, 4);
+	set->deleted = mipw_get_number(bytes + 48, 4);
+	set->truncated = mipw_get_number(bytes + 52, 4);
+	set->nkeys = mipw_get_number(bytes + 56, 4);
+	set->nrelations = mipw_get_number(bytes + 60, 4);
 	if (MIPW_HEADER + 9 * (uint64) set->nkeys + relations + changes + MIPW_TRAILER != length)
 		return false;
 	set->hashes = bytes + MIPW_HEADER;
@@ -510,7 +500,7 @@ mipw_decode(const void *bytes, size_t length, MipwAlloc alloc, MipwSet *set)
 uint64
 mipw_hash(const MipwSet *set, uint32 i)
 {
-	return number_at(set->hashes + 8 * (size_t) i, 8);
+	return mipw_get_number(set->hashes + 8 * (size_t) i, 8);
 }
 
 bool
