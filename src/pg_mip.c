@@ -79,6 +79,17 @@ shmem_startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
+/* Callbacks registered first come last: what there is to publish is there by then. */
+static void
+replication_init(void)
+{
+	mip_receive_init();
+	mip_take_init();
+	mip_publish_init();
+	mip_way_init();
+	mip_refusals_init();
+}
+
 void
 _PG_init(void)
 {
@@ -105,12 +116,8 @@ _PG_init(void)
 	shmem_startup_hook = shmem_startup;
 
 	mip_wal_register();
-	/* callbacks registered first come last: what there is to publish is there */
-	mip_receive_init();
-	mip_take_init();
-	mip_publish_init();
-	mip_way_init();
-	mip_refusals_init();
+	if (mip_member_is_configured())
+		replication_init();
 	mip_ending_init();
 	mip_telling_init();
 	mip_guard_init();

@@ -109,21 +109,17 @@ mip_set_publishes(bool value)
 
 /* ---- shared memory ---- */
 
-static int
-number_of_commits(void)
-{
-	return mip_member_is_configured() ? MaxBackends : 0;
-}
-
 static Size
 size(void)
 {
-	return add_size(offsetof(MipMember, commits), mul_size(number_of_commits(), sizeof(MipCommit)));
+	return add_size(offsetof(MipMember, commits), mul_size(MaxBackends, sizeof(MipCommit)));
 }
 
 void
 mip_member_shmem_request(void)
 {
+	if (!mip_member_is_configured())
+		return;
 	RequestAddinShmemSpace(size());
 	RequestAddinShmemSpace(MEMORY_IN_PLACE);
 	RequestNamedLWLockTranche("pg_mip_replication", 2);
@@ -145,7 +141,7 @@ static void
 init_member(void)
 {
 	memset(mip_member, 0, size());
-	mip_member->ncommits = number_of_commits();
+	mip_member->ncommits = MaxBackends;
 	ConditionVariableInit(&mip_member->advanced);
 	ConditionVariableInit(&mip_member->arrived);
 	mip_member->start = mip_draw_id();
@@ -154,10 +150,13 @@ init_member(void)
 void
 mip_member_shmem_startup(void)
 {
-	LWLockPadded *locks = GetNamedLWLockTranche("pg_mip_replication");
+	LWLockPadded *locks;
 	bool		found;
 
 	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
+	if (!mip_member_is_configured())
+		return;
+	locks = GetNamedLWLockTranche("pg_mip_replication");
 	memory = NULL;
 	mip_member = ShmemInitStruct("pg_mip member", size(), &found);
 	if (!found)

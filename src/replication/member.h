@@ -91,6 +91,7 @@ typedef struct MipMember
 	MipCommit	commits[FLEXIBLE_ARRAY_MEMBER];
 } MipMember;
 
+/* NULL: no database of this server is replicated. */
 extern MipMember *mip_member;
 
 /* How far this replica is. In a transaction it is known, once mip_positions_load() was called. */

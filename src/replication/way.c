@@ -306,8 +306,6 @@ mip_way_init(void)
 
 	prev_emit_log_hook = emit_log_hook;
 	emit_log_hook = emit_log;
-	if (!mip_member_is_configured())
-		return;
 	mip_worker_describe(&worker, "pg_mip replication", "mip_way_main", BGWORKER_SHMEM_ACCESS);
 	RegisterBackgroundWorker(&worker);
 }
