@@ -340,6 +340,12 @@ CREATE FUNCTION mip.replica_trim() RETURNS bigint
 COMMENT ON FUNCTION mip.replica_trim() IS
 	'the position up to which no replica needs the log any more';
 
+CREATE FUNCTION mip.replicate_ddl(command text) RETURNS bigint
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replicate_ddl';
+COMMENT ON FUNCTION mip.replicate_ddl(text) IS
+	'changes definitions at all replicas of the site, and waits until that is done here; the position at which it is';
+REVOKE ALL ON FUNCTION mip.replicate_ddl(text) FROM PUBLIC;
+
 CREATE FUNCTION mip.replica_leave(member text) RETURNS void
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_leave';
 COMMENT ON FUNCTION mip.replica_leave(text) IS

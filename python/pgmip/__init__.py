@@ -13,6 +13,7 @@ from .app import App, Resolution, Site, Step, Tx
 from .exceptions import (
     Cancelled,
     Decided,
+    EarlierLost,
     Expired,
     KeyReused,
     NothingHappened,
@@ -28,6 +29,7 @@ __all__ = [
     "App",
     "Cancelled",
     "Decided",
+    "EarlierLost",
     "Expired",
     "KeyReused",
     "NothingHappened",

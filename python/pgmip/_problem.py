@@ -17,7 +17,16 @@ import psycopg
 
 from ._json import canonical, parse
 from ._text import text
-from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Refused, SubmitError
+from .exceptions import (
+    Cancelled,
+    EarlierLost,
+    Expired,
+    KeyReused,
+    NothingHappened,
+    ProtocolViolation,
+    Refused,
+    SubmitError,
+)
 from .logs import failure_fields, quoted_sqlstate
 
 __all__ = ["MEDIA_TYPE", "RETRY_AFTER", "Kind", "Problem", "log_failure"]
@@ -44,6 +53,7 @@ class Kind(StrEnum):
     TOO_LARGE = "too-large"
     KEY_REUSED = "key-reused"
     REFUSED = "refused"
+    LOST = "lost"
     FAILED = "failed"
     UNKNOWN = "unknown"
     PROTOCOL_VIOLATION = "protocol-violation"
@@ -68,6 +78,7 @@ _MEANING: dict[Kind, tuple[int, str]] = {
     Kind.TOO_LARGE: (413, "The request is too large"),
     Kind.KEY_REUSED: (422, "Idempotency-Key already used for another request"),
     Kind.REFUSED: (422, "The request is refused: it has no effect, and never will"),
+    Kind.LOST: (424, "A site has lost an earlier request"),
     Kind.FAILED: (500, "The transaction failed and has no effect"),
     Kind.UNKNOWN: (503, "The outcome is open: send the request again"),
     Kind.PROTOCOL_VIOLATION: (503, "The outcome is open: the sites contradict each other"),
@@ -79,6 +90,7 @@ _DETAILS: dict[Kind, str] = {
     Kind.EXPIRED: "the request is acknowledged, or too old; what became of it is not known here any more",
     Kind.KEY_REUSED: "the key belongs to another request, which is decided; use a new one",
     Kind.REFUSED: "see the member result",
+    Kind.LOST: "an earlier request of yours, answered as done, is lost; this one has not begun: look, then send it",
     Kind.FAILED: "the server's log has the reason; the request may be sent again",
     Kind.UNKNOWN: "the server's log has the reason; send the request again, with the same key",
     Kind.PROTOCOL_VIOLATION: "the server's log has the reason; an operator has to look at it",
@@ -161,6 +173,8 @@ def _kind_of(error: SubmitError) -> Kind:
             return Kind.EXPIRED
         case NothingHappened():
             return Kind.FAILED
+        case EarlierLost():
+            return Kind.LOST
         case ProtocolViolation():
             return Kind.PROTOCOL_VIOLATION
     return Kind.UNKNOWN
@@ -168,7 +182,8 @@ def _kind_of(error: SubmitError) -> Kind:
 
 def log_failure(error: Exception, xid: str, key: str) -> None:
     """Tell the log what the client of a request is not told: why it has failed, or is open."""
-    if isinstance(error, SubmitError) and _kind_of(error).status < 500:
+    contradiction = isinstance(error, ProtocolViolation | EarlierLost)
+    if isinstance(error, SubmitError) and not contradiction and _kind_of(error).status < 500:
         return  # that is the client's business, who is told all there is to tell
     cause = error.__cause__
     # The detail of an error of the extension, which may have been passed on by others, may be a result.
@@ -176,6 +191,6 @@ def log_failure(error: Exception, xid: str, key: str) -> None:
     says = cause.diag.message_primary if quotes else text(error)  # type: ignore[union-attr]
     fields = {"xid": xid, "idempotency_key": key, **failure_fields(error)}
     what = f"{fields['error']}{quoted_sqlstate(error)}: {says}"
-    foreseen = isinstance(error, SubmitError) and not isinstance(error, ProtocolViolation)
+    foreseen = isinstance(error, SubmitError) and not contradiction
     with contextlib.suppress(Exception):  # a log that fails, as by a filter of it, changes no answer
         _logger.log(logging.WARNING if foreseen else logging.ERROR, "request %r: %s", xid, what, extra=fields)

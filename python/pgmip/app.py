@@ -49,7 +49,7 @@ from ._sites import at_each_site
 from ._text import described
 from ._tx import Handler, Tx
 from .decision import Winner, explain
-from .exceptions import Cancelled, Decided, KeyReused, ProtocolViolation, SubmitError, Unknown
+from .exceptions import Cancelled, Decided, EarlierLost, KeyReused, ProtocolViolation, SubmitError, Unknown
 from .logs import Logs
 from .observe import Hook, Hooked, Observer, Phase, PhaseName, Step, StepName
 from .tracing import Tracing
@@ -233,7 +233,8 @@ class App:
 
         `session` says whose request it is, as the authenticated user does: unless the request is decided already, what
         this App has answered earlier with the same session is committed first at the sites that both have. Where that
-        cannot be, Unknown is raised, and nothing has begun; once only, where such a site has lost what it had prepared.
+        cannot be, Unknown is raised, and nothing has begun; where such a site has lost what it had prepared,
+        EarlierLost, and only once.
         Ten thousand requests that wait to be committed are remembered; beyond that none with a session is answered
         before its commit, nor by Decided, in whose place it is Unknown. So are ten thousand sessions that have lost
         something and do not know yet, those of late.
@@ -458,16 +459,18 @@ class App:
         """Have committed at these sites what the session has been answered before, so that its request sees that."""
         lost = self._sessions.tell(session, sites)
         if lost is not None:
-            raise _not_caught_up(xid, *lost, "the site has lost it")
+            raise EarlierLost(_not_caught_up(*lost, "the site has lost it"), xid=xid)
         for one in late:
             # For as long as a site may take to answer; who is at it may wait for us, as in a hook, or have stopped.
             await one.wait(sites, min(self._limits.step_timeout, deadline.left / 2))
             failed = await self._finish_late(session, one, one.left.keys() & sites, deadline)
             if failed:
                 site, why = next(iter(failed.items()))  # what is lost comes first
-                if isinstance(why, ProtocolViolation):
-                    self._sessions.tell(session, sites)
-                raise _not_caught_up(xid, one.xid, site, str(why)) from why
+                text = _not_caught_up(one.xid, site, str(why))
+                if not isinstance(why, ProtocolViolation):
+                    raise Unknown(text, xid=xid) from why
+                self._sessions.tell(session, sites)
+                raise EarlierLost(text, xid=xid) from why
 
     async def _finish_late(
         self, session: Hashable | None, late: Late, sites: Collection[str], deadline: Deadline
@@ -669,8 +672,8 @@ def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
         raise Unknown(f"something unexpected has happened: {described(error)}", xid=xid) from error
 
 
-def _not_caught_up(xid: str, earlier: str, site: str, why: str) -> Unknown:
-    return Unknown(f"an earlier request of this session, {earlier}, is not committed at {site}: {why}", xid=xid)
+def _not_caught_up(earlier: str, site: str, why: str) -> str:
+    return f"an earlier request of this session, {earlier}, is not committed at {site}: {why}"
 
 
 def _no_room(decided: Decided) -> Unknown:

@@ -28,7 +28,17 @@ from ._options import checked_seconds
 from ._portal import Closed, Portal
 from ._problem import MEDIA_TYPE, Kind, Problem
 from ._process import Home
-from .exceptions import Cancelled, Expired, KeyReused, NothingHappened, ProtocolViolation, Refused, SubmitError, Unknown
+from .exceptions import (
+    Cancelled,
+    EarlierLost,
+    Expired,
+    KeyReused,
+    NothingHappened,
+    ProtocolViolation,
+    Refused,
+    SubmitError,
+    Unknown,
+)
 from .tracing import inject
 from .xinst import checked_xid, new_xid
 
@@ -93,10 +103,10 @@ class Client:
 
         Raises what `App.submit` raises, with the same meaning: NothingHappened (Refused, KeyReused, Cancelled),
         Expired, LookupError for an unknown transaction, TypeError or ValueError for what cannot be a request, an XID or
-        a deadline, RuntimeError in another process or event loop than the first; and Unknown, but only when the
-        deadline has passed. Unknown is also raised then where a server says that the transaction has failed while what
-        becomes of another transmission is not known, be it one of another call of this Client: it may still succeed.
-        Nor is Expired raised then, but Unknown, at once: it may have succeeded, and been acknowledged since.
+        a deadline, RuntimeError in another process or event loop than the first; EarlierLost; and Unknown, but only
+        when the deadline has passed. Unknown is also raised then where a server says that the transaction has failed
+        while what becomes of another transmission is not known, be it one of another call of this Client: it may still
+        succeed. Nor is Expired raised then, but Unknown, at once: it may have succeeded, and been acknowledged since.
 
         When cancelled the request may or may not take effect: submit it again, with an XID of your own.
         """
@@ -302,6 +312,8 @@ def _of_problem(problem: Problem, rest: float, xid: str) -> Verdict:
             return Final(Refused(problem.detail, xid=xid, result=problem.result))
         case Kind.CANCELLED | Kind.EXPIRED | Kind.KEY_REUSED:
             return Final(_FINAL[problem.kind](problem.detail, xid=xid))
+        case Kind.LOST:  # which is told once: to repeat it unread would be to miss it
+            return Final(EarlierLost(problem.detail, xid=xid))
         case Kind.FAILED:
             return Failure(NothingHappened(problem.detail, xid=xid), open=False, again=False)
         case Kind.UNKNOWN | Kind.IN_PROGRESS:  # another transmission, as far as we know

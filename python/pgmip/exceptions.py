@@ -30,6 +30,7 @@ import psycopg
 __all__ = [
     "Cancelled",
     "Decided",
+    "EarlierLost",
     "Expired",
     "KeyReused",
     "NothingHappened",
@@ -142,6 +143,15 @@ class ProtocolViolation(Unknown):
     """The MIPTs contradict each other: a bug, a site that lost a prepare, or a hand-made COMMIT PREPARED.
 
     Repeating the request is harmless but will not help: an operator has to look at `mip.instances` of every site.
+    """
+
+
+class EarlierLost(Unknown):
+    """A site has lost an earlier request of the same session, which this session was told had taken effect. This call
+    has begun nothing.
+
+    The session is told so once: the same request, submitted again, runs on what is there. So whoever repeats what is
+    Unknown by himself should not repeat this without having looked.
     """
 
 

@@ -21,6 +21,8 @@ Status  Meaning for the request
 422     Refused by its handler (`refused`; its result is the member `result`): it has no effect, and
         never will. Or the key belongs to another request, which is decided (`key-reused`): this
         one has no effect.
+424     A site has lost an earlier request of the same session that had been answered (`lost`): told
+        once, and this request has not begun. Only with early answers and `identity`.
 500     The transaction failed and has no effect, unless the request is sent anew.
 503     The outcome is open: send the same request again, to any server (`Retry-After`).
 ======  =====================================================================================
@@ -80,17 +82,17 @@ follows draft-ietf-httpapi-idempotency-key-header. The endpoint reaches the site
   middleware is set up. Such a repetition has no credentials, so authenticate outside of this middleware and restore
   what the endpoint needs with `restore`: a repetition that is answered with 401, 403 or 407 is not recorded.
 - Statuses of its own: 400 without a usable key, 409 while the first request with the key is running in this process
-  (with `concurrent="refuse"`, and with `"join"` for another request) and may yet succeed, 413, and 410, 422, 500 and
-  503 as above.
+  (with `concurrent="refuse"`, and with `"join"` for another request) and may yet succeed, 413, and 410, 422, 424, 500
+  and 503 as above.
 
 Both take a `pgmip.sync.App` as well. With that a resource's handler is a plain function, as always; and so should an
 endpoint be, since its `tx(request)` is a `pgmip.sync.Tx`: a framework runs it in a thread then.
 
 All errors are `application/problem+json` (RFC 9457), whose `type` is `urn:pgmip:problem:` and one of `key-missing`,
 `key-invalid`, `bad-request`, `no-such-transaction`, `in-progress`, `cancelled`, `expired`, `too-large`, `key-reused`,
-`refused`, `failed`, `unknown` and `protocol-violation`: statuses alone do not tell them apart. Their `detail` has
-nothing of an exception's text, which quotes rows, hosts and paths, but with `debug=True`, for development. The text
-goes to the log, with the XID and the key: a record of the logger `pgmip.http` for each 500 and 503.
+`refused`, `lost`, `failed`, `unknown` and `protocol-violation`: statuses alone do not tell them apart. Their `detail`
+has nothing of an exception's text, which quotes rows, hosts and paths, but with `debug=True`, for development. The text
+goes to the log, with the XID and the key: a record of the logger `pgmip.http` for each 424, 500 and 503.
 """
 
 from __future__ import annotations

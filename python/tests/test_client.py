@@ -25,6 +25,7 @@ from pgmip import (
     Cancelled,
     Client,
     Decided,
+    EarlierLost,
     Expired,
     KeyReused,
     NothingHappened,
@@ -213,6 +214,15 @@ async def test_unknown_only_after_the_deadline(fake: FakeApp, stack: AsyncExitSt
     assert caught.value.xid in xids(fake)
     assert len(xids(fake)) == 1
     assert len(fake.asked) == 3, "all were asked, and none again before Retry-After"
+
+
+async def test_what_is_told_once_is_not_repeated(fake: FakeApp, url: str) -> None:
+    """The second answer would be as if there were nothing to tell."""
+    fake.answer = EarlierLost("the bank was restored")
+    async with Client([url]) as client:
+        with pytest.raises(EarlierLost):
+            await client.submit("buy", None)
+    assert len(fake.asked) == 1
 
 
 async def test_unknown_becomes_known(fake: FakeApp, stack: AsyncExitStack) -> None:

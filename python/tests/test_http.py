@@ -11,7 +11,17 @@ import pytest
 from shop import Shop
 from web import FakeApp
 
-from pgmip import App, Cancelled, Decided, Expired, KeyReused, NothingHappened, ProtocolViolation, Unknown
+from pgmip import (
+    App,
+    Cancelled,
+    Decided,
+    EarlierLost,
+    Expired,
+    KeyReused,
+    NothingHappened,
+    ProtocolViolation,
+    Unknown,
+)
 from pgmip.http import asgi
 from pgmip.xinst import new_xid
 
@@ -53,6 +63,7 @@ async def test_keys(fake: FakeApp, client: httpx.AsyncClient, header: str, key: 
         (KeyReused("other payload"), 422, "key-reused"),
         (Cancelled("by an operator"), 410, "cancelled"),
         (Expired("acknowledged"), 410, "expired"),
+        (EarlierLost("the bank was restored"), 424, "lost"),
         (NothingHappened("a bug"), 500, "failed"),
         (Unknown("lost"), 503, "unknown"),
         (ProtocolViolation("two winners"), 503, "protocol-violation"),

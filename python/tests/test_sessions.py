@@ -15,7 +15,7 @@ from test_sweeper import in_doubt
 from test_timeless import expire
 from test_told import Gate, until
 
-from pgmip import App, Decided, Resolution, Step, Tx, Unknown, _family
+from pgmip import App, Decided, EarlierLost, Resolution, Step, Tx, Unknown, _family
 from pgmip._asking import Asking
 from pgmip._sessions import Late, Sessions
 from pgmip.xinst import new_xid
@@ -83,7 +83,7 @@ async def test_what_a_site_has_lost_is_told_once(server: Server, shop: Shop, los
     result = await leave(app, xid, "me")
     lost.clear()
     shop.sql("bank", f"SELECT mip.rollback('{xid}', {result['xinst']})")
-    with pytest.raises(Unknown, match=f"an earlier request of this session, {xid}, is not committed at bank"):
+    with pytest.raises(EarlierLost, match=f"an earlier request of this session, {xid}, is not committed at bank"):
         await app.submit("look", xid, session="me")
     assert seen == []
     await app.submit("look", xid, session="me")
@@ -108,7 +108,7 @@ async def test_what_is_lost_before_any_commit_is_told_once(
         shop.sql(site, f"SELECT mip.rollback('{xid}', {told['xinst']})")
     if again:
         assert await other.submit("note", None, xid=xid) != told
-    with pytest.raises(Unknown, match=f"an earlier request of this session, {xid}, is not committed"):
+    with pytest.raises(EarlierLost, match=f"an earlier request of this session, {xid}, is not committed"):
         await app.submit("look", xid, session="me")
     await app.submit("look", xid, session="me")
     assert seen == [(1, 1) if again else (0, 0)]
@@ -129,7 +129,7 @@ async def test_what_is_forgotten_without_a_time(server: Server, shop: Shop, lost
     if by == "both, and reused":
         await server().submit("restock", BUY, xid=xid)
     if by != "bank":
-        with pytest.raises(Unknown, match="is not committed at bank"):
+        with pytest.raises(EarlierLost, match="is not committed at bank"):
             await app.submit("look", xid, session="me")
     await app.submit("look", xid, session="me")
     assert seen == [(1 + (by == "both, and reused"), 1)]
@@ -144,8 +144,9 @@ async def test_other_sites_are_not_waited_for(server: Server, shop: Shop, lost: 
     lost.remove("store")
     await app.submit("restock", BUY, session="me")
     assert in_doubt(shop) == [0, 1]
-    with pytest.raises(Unknown, match="is not committed at bank"):
+    with pytest.raises(Unknown, match="is not committed at bank") as caught:
         await app.submit("look", xid, session="me")
+    assert type(caught.value) is Unknown
     lost.clear()
     await app.submit("look", xid, session="me")
     assert not app._sessions.of("me")

@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -15,6 +16,7 @@
 #include "utils/uuid.h"
 
 #include "base/preload.h"
+#include "replication/definition.h"
 #include "replication/member.h"
 #include "replication/message.h"
 #include "replication/peers.h"
@@ -22,6 +24,7 @@
 #include "replication/publish.h"
 #include "replication/receive.h"
 #include "replication/take.h"
+#include "transam/statement.h"
 
 /*
  * Keys that are remembered at most: about 40 bytes each. One transaction may have no more
@@ -36,6 +39,7 @@ PG_FUNCTION_INFO_V1(mip_replica_take);
 PG_FUNCTION_INFO_V1(mip_replica_trim);
 PG_FUNCTION_INFO_V1(mip_replica_leave);
 PG_FUNCTION_INFO_V1(mip_replication_members);
+PG_FUNCTION_INFO_V1(mip_replicate_ddl);
 PG_FUNCTION_INFO_V1(mip_wait_for);
 PG_FUNCTION_INFO_V1(mip_last_position_sql);
 PG_FUNCTION_INFO_V1(mip_replication_state);
@@ -157,6 +161,35 @@ mip_last_position_sql(PG_FUNCTION_ARGS)
 	if (mip_last_position() == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(mip_last_position());
+}
+
+static void
+require_own_transaction(FunctionCallInfo fcinfo)
+{
+	mip_require_sole(fcinfo, "mip.replicate_ddl");
+	if (IsTransactionBlock())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block", "mip.replicate_ddl"),
+				 errhint("Give it all statements that belong together.")));
+}
+
+Datum
+mip_replicate_ddl(PG_FUNCTION_ARGS)
+{
+	uint64		known;
+	bytea	   *definition;
+
+	require_replicated();
+	require_own_transaction(fcinfo);
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to change definitions of a replicated site")));
+	mip_positions_load();
+	known = mip_member_applied();
+	definition = mip_definition_make(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_INT64(mip_publish_definition(definition, known));
 }
 
 static int

@@ -48,6 +48,7 @@ struct MipCertifier
 	MipLogSettings settings;
 	uint64		position;		/* decided last */
 	uint64		floor;			/* what is remembered is behind it */
+	uint64		defined;		/* position of the last definition, or 0 */
 	uint64		nkeys;			/* that came behind the floor */
 	uint32	   *counts;			/* of keys, of the positions behind the floor,
 								 * in a ring of `window` */
@@ -97,11 +98,11 @@ is_free(const MipCertifier *certifier, uint64 hash, uint8 mode, const MipMessage
 bool
 mip_certify(const MipCertifier *certifier, const MipMessage *message, const MipwSet *set)
 {
-	if (message->first < certifier->floor)
+	if (message->first < certifier->floor || message->first < certifier->defined)
 		return false;
 	if (!is_free(certifier, key_of_id(&message->id), MIPW_K, message))
 		return false;
-	for (uint32 i = 0; i < set->nkeys; i++)
+	for (uint32 i = 0; set && i < set->nkeys; i++)
 	{
 		if (!is_free(certifier, mipw_hash(set, i), set->modes[i], message))
 			return false;
@@ -166,6 +167,8 @@ mip_certifier_add(MipCertifier *certifier, const MipMessage *message, const Mipw
 	certifier->position++;
 	certifier->nkeys += nkeys;
 	*count_of(certifier, certifier->position) = nkeys;
+	if (message->kind == MIP_MESSAGE_DEFINITION)
+		certifier->defined = certifier->position;
 	if (set == NULL)
 		return;
 	note(certifier, key_of_id(&message->id), MIPW_K);

@@ -21,14 +21,16 @@ extern MipCertifier *mip_certifier_create(const MipLogSettings *settings, uint64
 /*
  * May the transaction stay? True unless what it has written, or claims, or refers to, has
  * been changed by one that is certified and that it does not know of; or it knows of less
- * than is remembered.
+ * than is remembered; or it began to change something before a definition. That is before
+ * whatever there was, and no `set` goes with it.
  */
 extern bool mip_certify(const MipCertifier *certifier, const MipMessage *message,
 						const MipwSet *set);
 
 /*
  * The next position is decided: of a transaction that stays `set` is what it has written,
- * else NULL.
+ * else NULL. A definition counts even if it does not stay: so who has to go because of it is
+ * known as soon as it is received.
  */
 extern void mip_certifier_add(MipCertifier *certifier, const MipMessage *message,
 							  const MipwSet *set);

@@ -20,7 +20,8 @@
  *
  *	  snapshot	the position up to which its member had applied the log when the message
  *				was made
- *	  first		... when the transaction made its first change; snapshot at most
+ *	  first		... when the transaction made its first change, or the definition was tried
+ *				out; snapshot at most
  *
  *-------------------------------------------------------------------------
  */
@@ -30,6 +31,7 @@
 #define MIP_MESSAGE_SETTINGS	'S' /* the log's first one; body:
 									 * MipLogSettings */
 #define MIP_MESSAGE_TRANSACTION	'T' /* body: a writeset */
+#define MIP_MESSAGE_DEFINITION 'D'	/* body: strings, see definition.c */
 #define MIP_MESSAGE_MEMBER		'M' /* its member has applied, and flushed,
 									 * its snapshot; no body */
 #define MIP_MESSAGE_LEAVES		'L' /* body: the name of a member that has

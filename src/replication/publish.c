@@ -132,20 +132,20 @@ refuse_large(Size size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("the transaction has changed too much for a replicated database"),
-				 errdetail("Its writeset has %zu bytes; at most %d are possible.", size, MIP_MESSAGE_MAX),
+				 errdetail("Its message has %zu bytes; at most %d are possible.", size, MIP_MESSAGE_MAX),
 				 errhint("Use several transactions.")));
 }
 
-/* Its writeset is complete: what is applied here from now on it does not know of. */
+/* It is complete: what is applied here from now on it does not know of. */
 static MipMessage
-make_message(const bytea *writeset)
+make_message(char kind, const bytea *body, uint64 knows)
 {
 	MipMessage	message = {
-		.kind = MIP_MESSAGE_TRANSACTION,
-		.first = first,
+		.kind = kind,
+		.first = knows,
 		.member = pstrdup(mip_member_name()),
-		.body = (const uint8 *) VARDATA_ANY(writeset),
-		.length = VARSIZE_ANY_EXHDR(writeset),
+		.body = (const uint8 *) VARDATA_ANY(body),
+		.length = VARSIZE_ANY_EXHDR(body),
 	};
 
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
@@ -299,7 +299,7 @@ publish(void)
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	writeset = extract();
 	mip_check_readable(mip_writeset_open(writeset));
-	message = make_message(writeset);
+	message = make_message(MIP_MESSAGE_TRANSACTION, writeset, first);
 	queue(&message);
 	mip_stop_point("queued");
 	wait_for_verdict();
@@ -308,6 +308,33 @@ publish(void)
 	committing = true;
 	write_position();
 	PopActiveSnapshot();
+}
+
+/* What applies the log takes over what is in there. */
+static void
+forget_commit(void)
+{
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	if (mip_my_commit()->state != MIP_COMMIT_NONE)
+		mip_commit_set(mip_my_commit(), MIP_COMMIT_NONE);
+	LWLockRelease(mip_member->lock);
+	ConditionVariableBroadcast(&mip_member->advanced);
+}
+
+/* What applies the log executes it, and then tells. */
+uint64
+mip_publish_definition(const bytea *definition, uint64 known)
+{
+	MipMessage	message;
+
+	mip_peers_slow_down();
+	message = make_message(MIP_MESSAGE_DEFINITION, definition, known);
+	queue(&message);
+	wait_for_verdict();
+	last_position = mip_my_commit()->position;
+	forget_commit();
+	queued = false;
+	return last_position;
 }
 
 static bool
@@ -349,17 +376,6 @@ has_committed(void)
 	RESUME_INTERRUPTS();
 }
 
-/* What applies the log takes it over, if it is in there. */
-static void
-has_failed(void)
-{
-	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	if (mip_my_commit()->state != MIP_COMMIT_NONE)
-		mip_commit_set(mip_my_commit(), MIP_COMMIT_NONE);
-	LWLockRelease(mip_member->lock);
-	ConditionVariableBroadcast(&mip_member->advanced);
-}
-
 static void
 at_end(bool committed)
 {
@@ -367,7 +383,7 @@ at_end(bool committed)
 	if (committing && committed)
 		has_committed();
 	else if (queued)
-		has_failed();
+		forget_commit();
 	committing = queued = false;
 	mip_rights_waive(false);
 	mip_set_publishes(true);

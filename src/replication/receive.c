@@ -33,6 +33,7 @@
 #include "base/stop.h"
 #include "mipt/catalog.h"
 #include "replication/certifier.h"
+#include "replication/definition.h"
 #include "replication/member.h"
 #include "replication/peers.h"
 #include "replication/positions.h"
@@ -57,6 +58,9 @@ static struct
 	bool		received;		/* in this transaction */
 	MipPosition position;		/* to be told when it has committed; or 0 */
 	MipNews		news;			/* of a member, likewise; or nobody's */
+	bool		applying;
+	bool		defines;
+	MipMessageId definition;	/* who waits for it is told, likewise */
 	MipReplicationCounter what;
 }			me;
 
@@ -248,14 +252,14 @@ receive_settings(const MipMessage *message, bool again)
 /* ---- a transaction ---- */
 
 static MipCommit *
-find_own(const MipMessage *message)
+find_own(const MipMessageId *id)
 {
 	for (int i = 0; i < mip_member->ncommits; i++)
 	{
 		MipCommit  *commit = &mip_member->commits[i];
 
 		if (commit->state != MIP_COMMIT_NONE &&
-			memcmp(&commit->id, &message->id, sizeof(MipMessageId)) == 0)
+			memcmp(&commit->id, id, sizeof(MipMessageId)) == 0)
 			return commit;
 	}
 	return NULL;
@@ -263,13 +267,13 @@ find_own(const MipMessage *message)
 
 /* Whoever waits for it is told, if he has not been; NULL if there is nobody. */
 static MipCommit *
-tell_own(const MipMessage *message, const MipPosition *position)
+tell_own(const MipMessageId *id, const MipPosition *position)
 {
 	MipCommit  *own;
 
 	(void) mip_member_memory();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	own = find_own(message);
+	own = find_own(id);
 	if (own && own->state != MIP_COMMIT_CERTIFIED)
 	{
 		own->position = position->position;
@@ -295,7 +299,7 @@ still_commits(const MipCommit *own, const MipPosition *position)
 static bool
 let_own_commit(const MipMessage *message, const MipPosition *position)
 {
-	MipCommit  *own = tell_own(message, position);
+	MipCommit  *own = tell_own(&message->id, position);
 
 	if (own == NULL)
 		return is_here(position->position);
@@ -348,6 +352,7 @@ apply(const MipwSet *set)
 {
 	MemoryContext context = CurrentMemoryContext;
 
+	me.applying = true;
 	mip_applying_begin(set);
 	mip_clear_way(true);
 	PG_TRY();
@@ -362,6 +367,28 @@ apply(const MipwSet *set)
 		rethrow(context);
 	}
 	PG_END_TRY();
+}
+
+/* Is it done? It may fail for a while, as for a role that is missing here. */
+static bool
+define(const MipMessage *message)
+{
+	volatile bool fits;
+
+	me.applying = true;
+	mip_defining_begin(message);
+	mip_clear_way(true);
+	PG_TRY();
+	{
+		mip_stop_point("apply");
+		fits = mip_definition_execute(message);
+	}
+	PG_FINALLY();
+	{
+		mip_clear_way(false);
+	}
+	PG_END_TRY();
+	return fits;
 }
 
 static const MipwSet *
@@ -427,7 +454,7 @@ receive_news(const MipMessage *message, MipPosition *position, const bytea *byte
 static const char *
 receive_transaction(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
-	const MipwSet *set;
+	const		MipwSet *set;
 
 	require_certifier();
 	set = open_writeset(message);
@@ -436,7 +463,7 @@ receive_transaction(const MipMessage *message, MipPosition *position, const byte
 	mip_certifier_add(me.certifier, message, position->certified ? set : NULL);
 	if (!position->certified)
 	{
-		(void) tell_own(message, position);
+		(void) tell_own(&message->id, position);
 		book(position, MIP_REPLICATION_REFUSED);
 		return "refused";
 	}
@@ -445,6 +472,20 @@ receive_transaction(const MipMessage *message, MipPosition *position, const byte
 	apply(set);
 	book(position, MIP_REPLICATION_APPLIED);
 	return "applied";
+}
+
+/* Whoever waits for it waits until it is done. */
+static const char *
+receive_definition(const MipMessage *message, MipPosition *position, const bytea *bytes)
+{
+	require_certifier();
+	position->certified = mip_certify(me.certifier, message, NULL) && define(message);
+	position->history = history_behind(me.history, position, bytes);
+	mip_certifier_add(me.certifier, message, NULL);
+	me.defines = true;
+	me.definition = message->id;
+	book(position, position->certified ? MIP_REPLICATION_APPLIED : MIP_REPLICATION_REFUSED);
+	return position->certified ? "applied" : "refused";
 }
 
 /* ---- a message ---- */
@@ -477,6 +518,8 @@ receive_new(const MipMessage *message, const bytea *bytes)
 		result = receive_news(message, &position, bytes);
 	else if (message->kind == MIP_MESSAGE_TRANSACTION)
 		result = receive_transaction(message, &position, bytes);
+	else if (message->kind == MIP_MESSAGE_DEFINITION)
+		result = receive_definition(message, &position, bytes);
 	else
 		mip_diverged("The message is of a kind that this version does not know.");
 	me.history = position.history;
@@ -533,13 +576,15 @@ xact_callback(XactEvent event, void *arg)
 	{
 		if (me.position.position != 0)
 			mip_member_advance(me.position.position, me.position.history, me.what, NULL);
-		if (me.what == MIP_REPLICATION_APPLIED)
+		if (me.defines)
+			(void) tell_own(&me.definition, &me.position);
+		if (me.applying)
 			mip_applying_end();
 		if (me.news.member[0] != '\0')
 			mip_peers_received(&me.news);
 		me.news.member[0] = '\0';
 		me.position.position = 0;
-		me.received = false;
+		me.received = me.applying = me.defines = false;
 	}
 	else if (event == XACT_EVENT_ABORT)
 		give_up();

@@ -390,7 +390,7 @@ refuse_statement(Node *stmt)
 			 errmsg("cannot execute %s in a replicated database",
 					GetCommandTagName(CreateCommandTag(stmt))),
 			 errdetail("It would change this replica only, and what comes from others would not fit."),
-			 errhint("Stop all replicas' agents once they have applied the same position, and change each of them without mip.replicated_database.")));
+			 errhint("Use mip.replicate_ddl(), by which all replicas do it.")));
 }
 
 /* It would keep others from nothing but this replica. */

@@ -113,10 +113,28 @@ mip_applying_begin(const MipwSet *set)
 	MemoryContextDelete(context);
 }
 
+/* All but the one who waits for it: they have made their changes before it. */
+void
+mip_defining_begin(const MipMessage *message)
+{
+	(void) mip_member_memory();
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	mip_member->defining = true;
+	for (int i = 0; i < mip_member->ncommits; i++)
+	{
+		MipCommit  *commit = &mip_member->commits[i];
+
+		if (waits(commit) && memcmp(&commit->id, &message->id, sizeof(MipMessageId)) != 0)
+			mip_commit_set(commit, MIP_COMMIT_REFUSED);
+	}
+	LWLockRelease(mip_member->lock);
+}
+
 void
 mip_applying_end(void)
 {
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	mip_member->defining = false;
 	if (DsaPointerIsValid(mip_member->applying))
 		dsa_free(mip_member_memory(), mip_member->applying);
 	mip_member->applying = InvalidDsaPointer;
@@ -129,6 +147,8 @@ mip_meets_applying(const MipMessage *message)
 	MipwSet		set;
 
 	Assert(LWLockHeldByMe(mip_member->lock));
+	if (mip_member->defining)
+		return true;
 	if (!DsaPointerIsValid(mip_member->applying) || mip_member->applied > message->snapshot)
 		return false;
 	decode(dsa_get_address(mip_member_memory(), mip_member->applying), mip_member->applying_length, &set);

@@ -20,11 +20,14 @@ extern PGDLLEXPORT void mip_way_main(Datum arg);
  * good one any more, has it now, until it is over.
  */
 extern void mip_applying_begin(const MipwSet *set);
+
+/* The same for a definition, at which whoever has begun to change something is to go. */
+extern void mip_defining_begin(const MipMessage *message);
 extern void mip_applying_end(void);
 
 /*
  * Has a transaction that is about to be queued a key in common with what is being applied,
- * and it does not know of it? The caller has the member's lock.
+ * and it does not know of it? Or is that a definition? The caller has the member's lock.
  */
 extern bool mip_meets_applying(const MipMessage *message);
 

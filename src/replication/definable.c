@@ -1,0 +1,243 @@
+/*-------------------------------------------------------------------------
+ *
+ * definable.c
+ *	  Which definitions are the same at all replicas.
+ *
+ * Those that follow from what is there already, which is the same. So they are not if rows
+ * that are there get values that are computed anew at each replica: of the clock, by
+ * chance, of a sequence.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "nodes/makefuncs.h"
+#include "optimizer/optimizer.h"
+#include "parser/analyze.h"
+#include "parser/parse_type.h"
+#include "tcop/utility.h"
+#include "utils/lsyscache.h"
+
+#include "base/compat.h"
+#include "replication/definable.h"
+
+pg_noreturn static void
+refuse(const RawStmt *raw, const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot replicate %s", GetCommandTagName(CreateCommandTag(raw->stmt))),
+			 errdetail_internal("%s", detail)));
+	pg_unreachable();
+}
+
+/* ---- values that rows get ---- */
+
+/* SELECT (expression)::type FROM relation */
+static RawStmt *
+make_select(Node *expression, TypeName *type, RangeVar *relation)
+{
+	TypeCast   *cast = makeNode(TypeCast);
+	ResTarget  *target = makeNode(ResTarget);
+	SelectStmt *select = makeNode(SelectStmt);
+	RawStmt    *raw = makeNode(RawStmt);
+
+	cast->arg = copyObject(expression);
+	cast->typeName = copyObject(type);
+	cast->location = -1;
+	target->val = (Node *) cast;
+	target->location = -1;
+	select->targetList = list_make1(target);
+	if (relation)
+		select->fromClause = list_make1(copyObject(relation));
+	raw->stmt = (Node *) select;
+	return raw;
+}
+
+static void
+check_value(const RawStmt *raw, const char *command, Node *expression, TypeName *type,
+			RangeVar *relation)
+{
+	Query	   *query = parse_analyze_fixedparams(make_select(expression, type, relation), command, NULL, 0, NULL);
+
+	if (contain_mutable_functions((Node *) query->targetList))
+		refuse(raw, "Rows that are there would get values that are computed, and not by IMMUTABLE functions only.");
+}
+
+/* A domain has one of its own. */
+static void
+check_default_of_type(const RawStmt *raw, TypeName *type)
+{
+	Node	   *value = get_typdefault(typenameTypeId(NULL, type));
+
+	if (value && contain_mutable_functions(value))
+		refuse(raw, "Rows that are there would get a domain's default, which is not the same everywhere.");
+}
+
+static bool
+is_serial(TypeName *type)
+{
+	static const char *const names[] = {
+		"smallserial", "serial2", "serial", "serial4", "bigserial", "serial8"
+	};
+
+	for (int i = 0; i < lengthof(names) && list_length(type->names) == 1; i++)
+	{
+		if (strcmp(strVal(linitial(type->names)), names[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void
+check_added_column(const RawStmt *raw, const char *command, ColumnDef *column)
+{
+	bool		has_default = false;
+	ListCell   *lc;
+
+	if (is_serial(column->typeName))
+		refuse(raw, "Rows that are there would be numbered in another order at each replica.");
+	foreach(lc, column->constraints)
+	{
+		Constraint *constraint = lfirst_node(Constraint, lc);
+
+		if (constraint->contype == CONSTR_IDENTITY)
+			refuse(raw, "Rows that are there would be numbered in another order at each replica.");
+		if (constraint->contype != CONSTR_DEFAULT)
+			continue;
+		has_default = true;
+		check_value(raw, command, constraint->raw_expr, column->typeName, NULL);
+	}
+	if (!has_default)
+		check_default_of_type(raw, column->typeName);
+}
+
+static void
+check_altered_type(const RawStmt *raw, const char *command, RangeVar *relation, AlterTableCmd *cmd)
+{
+	ColumnDef  *column = castNode(ColumnDef, cmd->def);
+	Node	   *value = column->raw_default;	/* USING */
+
+	if (value == NULL)
+	{
+		ColumnRef  *ref = makeNode(ColumnRef);
+
+		ref->fields = list_make1(makeString(cmd->name));
+		ref->location = -1;
+		value = (Node *) ref;
+	}
+	if (OidIsValid(RangeVarGetRelid(relation, NoLock, true)))
+		check_value(raw, command, value, column->typeName, relation);
+}
+
+static void
+check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *cmd = lfirst_node(AlterTableCmd, lc);
+
+		switch (cmd->subtype)
+		{
+			case AT_AddColumn:
+				if (stmt->objtype == OBJECT_TABLE)
+					check_added_column(raw, command, castNode(ColumnDef, cmd->def));
+				break;
+			case AT_AlterColumnType:
+				if (stmt->objtype == OBJECT_TABLE)
+					check_altered_type(raw, command, stmt->relation, cmd);
+				break;
+			case AT_SetLogged:
+			case AT_SetUnLogged:
+				refuse(raw, "What an unlogged table has is not replicated.");
+			default:
+				break;
+		}
+	}
+}
+
+/* ---- statements ---- */
+
+static bool
+is_each_replicas_own(Node *stmt)
+{
+	return (IsA(stmt, IndexStmt) && ((IndexStmt *) stmt)->concurrent) ||
+		(IsA(stmt, DropStmt) && ((DropStmt *) stmt)->concurrent);
+}
+
+static bool
+defines(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_AlterCollationStmt:
+		case T_AlterDefaultPrivilegesStmt:
+		case T_AlterDomainStmt:
+		case T_AlterEnumStmt:
+		case T_AlterEventTrigStmt:
+		case T_AlterExtensionContentsStmt:
+		case T_AlterExtensionStmt:
+		case T_AlterFunctionStmt:
+		case T_AlterObjectDependsStmt:
+		case T_AlterObjectSchemaStmt:
+		case T_AlterOpFamilyStmt:
+		case T_AlterOperatorStmt:
+		case T_AlterOwnerStmt:
+		case T_AlterPolicyStmt:
+		case T_AlterSeqStmt:
+		case T_AlterStatsStmt:
+		case T_AlterTableStmt:
+		case T_AlterTSConfigurationStmt:
+		case T_AlterTSDictionaryStmt:
+		case T_AlterTypeStmt:
+		case T_CommentStmt:
+		case T_CompositeTypeStmt:
+		case T_CreateAmStmt:
+		case T_CreateCastStmt:
+		case T_CreateConversionStmt:
+		case T_CreateDomainStmt:
+		case T_CreateEnumStmt:
+		case T_CreateEventTrigStmt:
+		case T_CreateExtensionStmt:
+		case T_CreateFunctionStmt:
+		case T_CreateOpClassStmt:
+		case T_CreateOpFamilyStmt:
+		case T_CreatePLangStmt:
+		case T_CreatePolicyStmt:
+		case T_CreateRangeStmt:
+		case T_CreateSchemaStmt:
+		case T_CreateSeqStmt:
+		case T_CreateStatsStmt:
+		case T_CreateStmt:
+		case T_CreateTransformStmt:
+		case T_CreateTrigStmt:
+		case T_DefineStmt:
+		case T_DropOwnedStmt:
+		case T_DropStmt:
+		case T_GrantStmt:
+		case T_IndexStmt:
+		case T_ReassignOwnedStmt:
+		case T_RenameStmt:
+		case T_RuleStmt:
+		case T_SecLabelStmt:
+		case T_ViewStmt:
+			return true;
+		default:
+			return false;
+	}
+}
+
+void
+mip_check_definable(const RawStmt *raw, const char *command)
+{
+	if (is_each_replicas_own(raw->stmt))
+		refuse(raw, "An index that is built, or dropped, concurrently is each replica's own business.");
+	if (!defines(raw->stmt))
+		refuse(raw, "It does not define anything, or what it leaves may not be the same at all replicas.");
+	if (IsA(raw->stmt, AlterTableStmt))
+		check_alter_table(raw, command, (AlterTableStmt *) raw->stmt);
+}

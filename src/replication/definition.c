@@ -1,0 +1,272 @@
+/*-------------------------------------------------------------------------
+ *
+ * definition.c
+ *	  Changes of definitions, which all replicas make at the same position.
+ *
+ * Replicas are the same up to a position, so a command does the same at all of them there, if
+ * it is executed as the same user, with the settings that mean something to a
+ * definition. It is tried out before it is sent; so what it does not find at another
+ * replica then, as a role, is missing there: that one waits for it. But rows may have
+ * come since which do not fit. Then they do not anywhere, and nothing is done.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "tcop/tcopprot.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "base/compat.h"
+#include "replication/definable.h"
+#include "replication/definition.h"
+#include "replication/member.h"
+
+/* What a definition may be understood by */
+static const char *const meaningful[] = {
+	"search_path",
+	"default_table_access_method",
+	"default_tablespace",
+	"default_toast_compression",
+	"default_text_search_config",
+	"check_function_bodies",
+	"standard_conforming_strings",
+	"backslash_quote",
+	"transform_null_equals",
+	"array_nulls",
+	"DateStyle",
+	"IntervalStyle",
+	"TimeZone",
+	"timezone_abbreviations",
+	"lc_monetary",
+	"lc_numeric",
+	"lc_time",
+	"xmlbinary",
+	"xmloption",
+	"extra_float_digits",
+	"bytea_output",
+};
+
+typedef struct Definition
+{
+	const char *role;
+	const char *command;
+	List	   *settings;		/* of names and values, one after the other */
+} Definition;
+
+/* ---- as bytes: strings with their zeros ---- */
+
+static bytea *
+write_definition(const Definition *definition)
+{
+	StringInfoData body;
+	ListCell   *lc;
+
+	initStringInfo(&body);
+	appendStringInfoSpaces(&body, VARHDRSZ);
+	appendBinaryStringInfo(&body, definition->role, strlen(definition->role) + 1);
+	appendBinaryStringInfo(&body, definition->command, strlen(definition->command) + 1);
+	foreach(lc, definition->settings)
+		appendBinaryStringInfo(&body, lfirst(lc), strlen(lfirst(lc)) + 1);
+	SET_VARSIZE(body.data, body.len);
+	return (bytea *) body.data;
+}
+
+static const char *
+next_string(const char **at, const char *end)
+{
+	const char *string = *at;
+
+	if (string >= end)
+		elog(ERROR, "a definition ends too early");
+	*at += strlen(string) + 1;
+	return string;
+}
+
+static Definition
+read_definition(const MipMessage *message)
+{
+	char	   *strings = palloc0(message->length + 1);
+	const char *at = strings;
+	const char *end = strings + message->length;
+	Definition	definition;
+
+	memcpy(strings, message->body, message->length);
+	definition.role = next_string(&at, end);
+	definition.command = next_string(&at, end);
+	definition.settings = NIL;
+	while (at < end)
+		definition.settings = lappend(definition.settings, unconstify(char *, next_string(&at, end)));
+	return definition;
+}
+
+static List *
+current_settings(void)
+{
+	List	   *settings = NIL;
+
+	for (int i = 0; i < lengthof(meaningful); i++)
+	{
+		const char *value = GetConfigOption(meaningful[i], true, false);
+
+		if (value)
+			settings = list_concat(settings, list_make2(pstrdup(meaningful[i]), pstrdup(value)));
+	}
+	return settings;
+}
+
+/* ---- executing it ---- */
+
+static void
+set(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, ERROR, false);
+}
+
+/* Event triggers fire that are to at replicas: what others do is not said to be the same. */
+static void
+become(const Definition *definition)
+{
+	ListCell   *lc;
+
+	for (lc = list_head(definition->settings); lc != NULL; lc = lnext(definition->settings, lc))
+	{
+		const char *name = lfirst(lc);
+
+		lc = lnext(definition->settings, lc);
+		if (lc == NULL)
+			elog(ERROR, "setting \"%s\" of a definition has no value", name);
+		set(name, lfirst(lc));
+	}
+	set("session_replication_role", "replica");
+	SetUserIdAndSecContext(get_role_oid(definition->role, false), 0);
+}
+
+static void
+execute_statement(const RawStmt *raw, const char *command)
+{
+	int			length = raw->stmt_len ? raw->stmt_len : strlen(command + raw->stmt_location);
+	char	   *statement = pnstrdup(command + raw->stmt_location, length);
+	int			result;
+
+	mip_check_definable(raw, command);
+	result = SPI_execute(statement, false, 0);
+	if (result < 0)
+		elog(ERROR, "a definition cannot be executed: %s", SPI_result_code_string(result));
+	CommandCounterIncrement();
+}
+
+/* In a subtransaction, which undoes also the user and his settings if it fails. */
+static void
+execute(const Definition *definition)
+{
+	int			level = NewGUCNestLevel();
+	Oid			user;
+	int			context;
+	List	   *statements;
+	ListCell   *lc;
+
+	GetUserIdAndSecContext(&user, &context);
+	become(definition);
+	statements = pg_parse_query(definition->command);
+	if (statements == NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("there is no statement to be replicated")));
+	SPI_connect();
+	foreach(lc, statements)
+		execute_statement(lfirst_node(RawStmt, lc), definition->command);
+	SPI_finish();
+	SetUserIdAndSecContext(user, context);
+	AtEOXact_GUC(true, level);
+}
+
+/* NULL, or why it cannot be executed; then, or if it is not to stay, it is undone. */
+static ErrorData *
+attempt(const Definition *definition, bool stays)
+{
+	MemoryContext memory = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		execute(definition);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(memory);
+		error = CopyErrorData();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	if (stays && error == NULL)
+		ReleaseCurrentSubTransaction();
+	else
+		RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(memory);
+	CurrentResourceOwner = owner;
+	return error;
+}
+
+/* ---- where it comes from ---- */
+
+static void
+refuse_temporary(void)
+{
+	if (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate a change of temporary objects"),
+				 errdetail("They are this session's.")));
+}
+
+bytea *
+mip_definition_make(const char *command)
+{
+	Definition	definition = {GetUserNameFromId(GetUserId(), false), command, current_settings()};
+	ErrorData  *error;
+
+	mip_set_publishes(false);
+	error = attempt(&definition, false);
+	if (error)
+		ReThrowError(error);
+	refuse_temporary();
+	return write_definition(&definition);
+}
+
+/* ---- where it is applied ---- */
+
+/* As a constraint that they violate, a value that cannot be converted. */
+static bool
+is_of_rows(const ErrorData *error)
+{
+	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
+	{
+		case ERRCODE_DATA_EXCEPTION:
+		case ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION:
+			return true;
+		default:
+			return false;
+	}
+}
+
+bool
+mip_definition_execute(const MipMessage *message)
+{
+	Definition	definition = read_definition(message);
+	ErrorData  *error = attempt(&definition, true);
+
+	if (error && !is_of_rows(error))
+		ReThrowError(error);
+	return error == NULL;
+}
