@@ -30,6 +30,7 @@
 #include "replication/receive.h"
 #include "replication/refusals.h"
 #include "replication/take.h"
+#include "replication/trust.h"
 #include "replication/way.h"
 #include "tableam/capture.h"
 #include "tableam/predicate.h"
@@ -88,6 +89,7 @@ replication_init(void)
 	mip_publish_init();
 	mip_way_init();
 	mip_refusals_init();
+	mip_trust_init();
 }
 
 void

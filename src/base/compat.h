@@ -67,9 +67,11 @@ typedef RelFileNode MipFileLocator;
 
 #if PG_VERSION_NUM >= 160000
 #define mip_schema_aclcheck(schema, role, mode) object_aclcheck(NamespaceRelationId, schema, role, mode)
+#define mip_function_aclcheck(function, role, mode) object_aclcheck(ProcedureRelationId, function, role, mode)
 #define mip_may_become(role, other) member_can_set_role(role, other)
 #else
 #define mip_schema_aclcheck(schema, role, mode) pg_namespace_aclcheck(schema, role, mode)
+#define mip_function_aclcheck(function, role, mode) pg_proc_aclcheck(function, role, mode)
 #define mip_may_become(role, other) is_member_of_role(role, other)
 #endif
 

@@ -11,10 +11,37 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
 
+#include "base/compat.h"
 #include "base/owner.h"
+
+static bool
+has_temporary_schema(void)
+{
+	Oid			schema;
+	Oid			toast;
+
+	GetTempNamespaceState(&schema, &toast);
+	return OidIsValid(schema);
+}
+
+bool
+mip_may_execute_code_of(Oid owner)
+{
+	return mip_may_become(GetUserId(), owner) || !has_temporary_schema();
+}
+
+/* An empty search_path would look for tables among the temporary ones first. */
+static void
+find_nothing_of_the_callers(void)
+{
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
 
 MipUser
 mip_become_owner(Oid owner, bool read_only)
@@ -24,6 +51,7 @@ mip_become_owner(Oid owner, bool read_only)
 	GetUserIdAndSecContext(&user.id, &user.context);
 	SetUserIdAndSecContext(owner, user.context | SECURITY_RESTRICTED_OPERATION);
 	XactReadOnly = XactReadOnly || read_only;
+	find_nothing_of_the_callers();
 	return user;
 }
 

@@ -390,7 +390,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		check_may_execute();
 		mip_check_utility(stmt);
 	}
-	mip_replica_check_utility(stmt);
+	if (context != PROCESS_UTILITY_SUBCOMMAND)	/* what it is part of has been */
+		mip_replica_check_utility(stmt);
 	if (IsA(stmt, ExecuteStmt))
 		mip_statement.execute_portal = ActivePortal;
 	if (!IsA(stmt, TransactionStmt))

@@ -25,6 +25,7 @@
 #include "storage/procsignal.h"
 #include "utils/elog.h"
 #include "utils/memutils.h"
+#include "utils/portal.h"
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
 #include "utils/wait_event.h"
@@ -122,6 +123,24 @@ extract(void)
 	mip_rights_waive(true);		/* an error ends the transaction: at_end */
 	writeset = mip_extract_own(0, 0);
 	mip_rights_waive(false);
+	return writeset;
+}
+
+/*
+ * Functions of indexes are executed for it: at this point, what they would write is captured
+ * by nobody, and cursors that they leave open are closed by nobody else.
+ */
+static bytea *
+make_writeset(void)
+{
+	bool		read_only = XactReadOnly;
+	bytea	   *writeset;
+
+	XactReadOnly = true;
+	writeset = extract();
+	mip_check_readable(mip_writeset_open(writeset), mip_places_mine());
+	XactReadOnly = read_only;
+	(void) PreCommit_Portals(false);
 	return writeset;
 }
 
@@ -297,8 +316,7 @@ publish(void)
 	mip_peers_slow_down();
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
-	writeset = extract();
-	mip_check_readable(mip_writeset_open(writeset));
+	writeset = make_writeset();
 	message = make_message(MIP_MESSAGE_TRANSACTION, writeset, first);
 	queue(&message);
 	mip_stop_point("queued");

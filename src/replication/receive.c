@@ -128,6 +128,8 @@ set_session(void)
 	set("default_transaction_isolation", "read committed");
 	set("default_transaction_read_only", "off");
 	set("client_connection_check_interval", "1000");
+	set("default_toast_compression", "pglz");	/* what has room is the same
+												 * everywhere */
 }
 
 static void
@@ -454,7 +456,7 @@ receive_news(const MipMessage *message, MipPosition *position, const bytea *byte
 static const char *
 receive_transaction(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
-	const		MipwSet *set;
+	const MipwSet *set;
 
 	require_certifier();
 	set = open_writeset(message);

@@ -15,6 +15,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
@@ -42,6 +43,7 @@
 #include "mipt/catalog.h"
 #include "replication/member.h"
 #include "replication/refusals.h"
+#include "replication/trust.h"
 #include "transam/statement.h"
 
 static object_access_hook_type prev_object_access;
@@ -90,6 +92,15 @@ refuse_foreign_table(const char *name)
 	pg_unreachable();
 }
 
+static void
+check_code(Oid relid)
+{
+	Relation	rel = relation_open(relid, AccessShareLock);
+
+	mip_check_trusted(rel);
+	relation_close(rel, NoLock);
+}
+
 /* Whoever writes to it has it locked, or will, and definitions do not change here. */
 static void
 check_relation(Oid relid)
@@ -108,6 +119,8 @@ check_relation(Oid relid)
 		form->relkind != RELKIND_PARTITIONED_TABLE &&
 		(!is_mip || form->relpersistence == RELPERSISTENCE_UNLOGGED))
 		refuse_table(get_rel_name(relid), is_mip);
+	if (is_mip && form->relpersistence != RELPERSISTENCE_TEMP)
+		check_code(relid);
 	ReleaseSysCache(tuple);
 }
 
@@ -312,6 +325,48 @@ is_constraint(List *name)
 	return result;
 }
 
+static bool
+all_are_temporary(const List *names)
+{
+	ListCell   *lc;
+
+	foreach(lc, names)
+	{
+		if (!is_temporary(lfirst(lc)))
+			return false;
+	}
+	return true;
+}
+
+static bool
+is_in_temporary_schema(const List *name)
+{
+	return list_length(name) > 1 && strcmp(strVal(linitial(name)), "pg_temp") == 0;
+}
+
+static bool
+comments_on_temporary(const CommentStmt *stmt)
+{
+	switch (stmt->objtype)
+	{
+		case OBJECT_INDEX:
+		case OBJECT_SEQUENCE:
+		case OBJECT_TABLE:
+		case OBJECT_VIEW:
+			return is_temporary(makeRangeVarFromNameList((List *) stmt->object));
+		default:
+			return false;
+	}
+}
+
+static bool
+grants_temporary(const GrantStmt *stmt)
+{
+	return stmt->targtype == ACL_TARGET_OBJECT &&
+		(stmt->objtype == OBJECT_TABLE || stmt->objtype == OBJECT_SEQUENCE) &&
+		all_are_temporary(stmt->objects);
+}
+
 /*
  * Of what is temporary; or an index that is for reading only. A row that does not fit into
  * that would stop this replica, so it takes who answers for the server.
@@ -324,11 +379,23 @@ defines_own(Node *stmt)
 		case T_CreateStmt:
 			return says_temporary(((CreateStmt *) stmt)->relation);
 		case T_CreateTableAsStmt:
-			return ((CreateTableAsStmt *) stmt)->into->rel->relpersistence == RELPERSISTENCE_TEMP;
+			return says_temporary(((CreateTableAsStmt *) stmt)->into->rel);
 		case T_ViewStmt:
-			return ((ViewStmt *) stmt)->view->relpersistence == RELPERSISTENCE_TEMP;
+			return says_temporary(((ViewStmt *) stmt)->view);
 		case T_CreateSeqStmt:
-			return ((CreateSeqStmt *) stmt)->sequence->relpersistence == RELPERSISTENCE_TEMP;
+			return says_temporary(((CreateSeqStmt *) stmt)->sequence);
+		case T_AlterSeqStmt:
+			return is_temporary(((AlterSeqStmt *) stmt)->sequence);
+		case T_CreateTrigStmt:
+			return is_temporary(((CreateTrigStmt *) stmt)->relation);
+		case T_CreateStatsStmt:
+			return all_are_temporary(((CreateStatsStmt *) stmt)->relations);
+		case T_CreateFunctionStmt:
+			return is_in_temporary_schema(((CreateFunctionStmt *) stmt)->funcname);
+		case T_CommentStmt:
+			return comments_on_temporary((CommentStmt *) stmt);
+		case T_GrantStmt:
+			return grants_temporary((GrantStmt *) stmt);
 		case T_AlterTableStmt:
 			return is_temporary(((AlterTableStmt *) stmt)->relation);
 		case T_RenameStmt:

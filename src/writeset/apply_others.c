@@ -35,9 +35,8 @@
 
 /* ---- expressions ---- */
 
-/* Does it make new values of a type, by its input function or its checks? */
-static bool
-makes_values(const Node *node)
+bool
+mip_makes_values(const Node *node)
 {
 	switch (nodeTag(node))
 	{
@@ -61,7 +60,7 @@ casts_go_by_others(Node *node, void *seen)
 {
 	if (node == NULL)
 		return false;
-	if (makes_values(node) && mip_type_goes_by_others(exprType(node), seen))
+	if (mip_makes_values(node) && mip_type_goes_by_others(exprType(node), seen))
 		return true;
 	return check_functions_in_node(node, is_of_others, NULL) ||
 		expression_tree_walker(node, casts_go_by_others, seen);
@@ -75,9 +74,8 @@ check_goes_by_others(Node *check, HTAB *seen)
 
 /* ---- types ---- */
 
-/* As they are stored: to plan them would be to execute some. */
-static List *
-checks_of_domain(Oid domain)
+List *
+mip_domain_checks(Oid domain)
 {
 	Relation	rel = table_open(ConstraintRelationId, AccessShareLock);
 	List	   *checks = NIL;
@@ -107,7 +105,7 @@ domain_goes_by_others(Oid domain, HTAB *seen)
 {
 	ListCell   *lc;
 
-	foreach(lc, checks_of_domain(domain))
+	foreach(lc, mip_domain_checks(domain))
 	{
 		if (check_goes_by_others(lfirst(lc), seen))
 			return true;

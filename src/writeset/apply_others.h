@@ -8,6 +8,8 @@
 #ifndef MIP_APPLY_OTHERS_H
 #define MIP_APPLY_OTHERS_H
 
+#include "nodes/nodes.h"
+#include "nodes/pg_list.h"
 #include "utils/hsearch.h"
 #include "utils/rel.h"
 
@@ -19,5 +21,11 @@ extern bool mip_type_goes_by_others(Oid type, HTAB *seen);
  * and bounds, and, if rows are `checked`, checks and generated columns?
  */
 extern bool mip_rows_go_by_others(Relation rel, bool checked);
+
+/* Does it make new values of its type, by the type's input function or checks? */
+extern bool mip_makes_values(const Node *node);
+
+/* A domain's checks as they are stored: to plan them would be to execute some. */
+extern List *mip_domain_checks(Oid domain);
 
 #endif							/* MIP_APPLY_OTHERS_H */

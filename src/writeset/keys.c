@@ -79,40 +79,17 @@ struct MipwKeys
 
 /* ---- the owner's code ---- */
 
-static bool
-has_temporary_schema(void)
-{
-	Oid			schema;
-	Oid			toast;
-
-	GetTempNamespaceState(&schema, &toast);
-	return OidIsValid(schema);
-}
-
-/*
- * What is temporary in this session may be found by the owner's code, in the end, whatever
- * its search_path: so a caller who may only read has that code not run, for it would run
- * his own with the owner's rights. The relation's key stands for what is not computed.
- */
+/* The relation's key stands for what is not computed. */
 static bool
 may_compute(Relation rel)
 {
-	return mip_may_become(GetUserId(), rel->rd_rel->relowner) || !has_temporary_schema();
+	return mip_may_execute_code_of(rel->rd_rel->relowner);
 }
 
-/*
- * Expressions and predicates are the owner's code: it runs with his rights, as when he
- * builds the index, and finds nothing of the caller's by name, as there from PostgreSQL 17 on:
- * an empty search_path would look for tables among his temporary ones first.
- */
 static MipUser
 become_owner(Relation rel)
 {
-	MipUser		user = mip_become_owner(rel->rd_rel->relowner, false);
-
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	return user;
+	return mip_become_owner(rel->rd_rel->relowner, false);
 }
 
 /* ---- hashes of names ---- */

@@ -7,16 +7,22 @@
  * functions refuse, as a circle of a negative radius; nor is what an index has been given
  * always what it would be given where the value has been read. Whoever applies a writeset
  * that others have agreed upon has no choice, so it is looked at before: by the same
- * functions, with less of the stack. What has its names from elsewhere, as regclass has,
- * may be read as something else, or not at all, and is refused.
+ * functions, with less of the stack, and compressed as everywhere else. What has its names
+ * from elsewhere, as regclass has, may be read as something else, or not at all, and is
+ * refused. Of an update, indexes are given the whole row; what it has not changed may be
+ * stored as here, where that was copied, or as it is when it has been read.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/brin_page.h"
+#include "access/detoast.h"
+#include "access/htup_details.h"
 #include "access/itup.h"
 #include "access/nbtree.h"
 #include "access/relation.h"
+#include "access/tableam.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am_d.h"
@@ -26,12 +32,16 @@
 #include "nodes/makefuncs.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "base/compat.h"
 #include "base/owner.h"
+#include "tableam/am.h"
+#include "tableam/places.h"
 #include "writeset/apply_column.h"
+#include "writeset/apply_others.h"
 #include "writeset/readable.h"
 #include "writeset/types.h"
 #include "writeset/values.h"
@@ -41,20 +51,38 @@
 	(MAXALIGN_DOWN((BLCKSZ - MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) - \
 					MAXALIGN(sizeof(BTPageOpaqueData))) / 3) - MAXALIGN(sizeof(ItemPointerData)))
 
+/* Of BRIN it may have to hold two values of each column, from several rows. */
+#define BRIN_VALUE_MAX(ncolumns) \
+	((BLCKSZ - MAXALIGN_DOWN(SizeOfPageHeaderData + sizeof(ItemIdData)) - \
+	  MAXALIGN(sizeof(BrinSpecialSpace)) - 64) / (2 * (ncolumns)) - MAXIMUM_ALIGNOF)
+
+/* kB of it that PostgreSQL has by default */
+#define STACK_ELSEWHERE	2048
+
+/* What takes the place of a value that is stored out of line */
+#define POINTER_SIZE	(MAXALIGN(TOAST_POINTER_SIZE))
+
 typedef struct ReadTable
 {
 	Relation	rel;			/* NULL: not opened yet */
 	MipColumn  *columns;
 	MipwValue  *values;
-	TupleTableSlot *slot;
+	TupleTableSlot *slot;		/* what a change gives, or the whole row */
+	TupleTableSlot *stored;		/* the row as it is here */
 	ResultRelInfo *info;
+	bool		needs_row;		/* to check an update */
+	bool		has_plain;		/* a column is never stored out of line */
 } ReadTable;
 
 typedef struct Reading
 {
 	const MipwSet *set;
+	MipPlaces  *places;
 	ReadTable  *tables;
 	EState	   *estate;
+	ReadTable  *current;		/* whose owner this is, for the time being */
+	MipUser		caller;
+	MemoryContext memory;		/* not of a change */
 } Reading;
 
 /* ---- types ---- */
@@ -82,6 +110,30 @@ has_names_from_elsewhere(Oid type, HTAB *seen)
 	}
 }
 
+/* Arrays, and the like, of xml have the output function's text: not all that is stored. */
+static bool
+is_xml(Oid type, HTAB *seen)
+{
+	return type == XMLOID || stack_is_too_deep();
+}
+
+static bool
+has_xml_within(TupleDesc desc)
+{
+	HTAB	   *seen = mip_types_seen();
+	bool		result = false;
+
+	for (int i = 0; i < desc->natts && !result; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+
+		result = !attr->attisdropped && getBaseType(attr->atttypid) != XMLOID &&
+			mip_any_type(attr->atttypid, seen, is_xml);
+	}
+	hash_destroy(seen);
+	return result;
+}
+
 static void
 check_types(Relation rel)
 {
@@ -92,7 +144,24 @@ check_types(Relation rel)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("table \"%s\" cannot be replicated", RelationGetRelationName(rel)),
 				 errdetail("A column has names of objects (regclass, and the like), which need not be there at other replicas.")));
+	if (has_xml_within(RelationGetDescr(rel)))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table \"%s\" cannot be replicated", RelationGetRelationName(rel)),
+				 errdetail("A column has xml within, whose declarations would be lost.")));
 	hash_destroy(seen);
+}
+
+/* What is temporary may be found by functions of its indexes, and is not there elsewhere. */
+static void
+check_session(Relation rel)
+{
+	if (!mip_may_execute_code_of(rel->rd_rel->relowner) && mip_rows_go_by_others(rel, false))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table \"%s\" cannot be changed by a session with temporary objects", RelationGetRelationName(rel)),
+				 errdetail("Its indexes, or domains within its columns, have functions, which might find them."),
+				 errhint("Use DISCARD TEMP, or another session.")));
 }
 
 /* ---- tables ---- */
@@ -110,26 +179,75 @@ find_column(Relation rel, const char *name)
 	elog(ERROR, "table \"%s\" has no column \"%s\" any more", RelationGetRelationName(rel), name);
 }
 
-static ReadTable *
+/* Are entries of it as long as their values? */
+static bool
+has_variable_entries(Relation index)
+{
+	for (int i = 0; i < RelationGetDescr(index)->natts; i++)
+		if (TupleDescAttr(RelationGetDescr(index), i)->attlen < 0)
+			return true;
+	return false;
+}
+
+/* One that is being built, or was not built to its end, is not there elsewhere. */
+static bool
+is_looked_at(const ResultRelInfo *info, int i)
+{
+	return info->ri_IndexRelationInfo[i]->ii_ReadyForInserts;
+}
+
+static bool
+is_plain(Form_pg_attribute attr)
+{
+	return !attr->attisdropped && attr->attlen == -1 && attr->attstorage == TYPSTORAGE_PLAIN;
+}
+
+static void
+note_needs(ReadTable *table)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+
+	for (int i = 0; i < desc->natts; i++)
+		table->has_plain |= is_plain(TupleDescAttr(desc, i));
+	table->needs_row = table->has_plain;
+	for (int i = 0; i < table->info->ri_NumIndices; i++)
+	{
+		const IndexInfo *info = table->info->ri_IndexRelationInfo[i];
+
+		if (is_looked_at(table->info, i))
+			table->needs_row |= info->ii_Expressions || info->ii_Predicate ||
+				has_variable_entries(table->info->ri_IndexRelationDescs[i]);
+	}
+}
+
+/* By name, whoever may use its schema: it is of his transaction. */
+static Relation
+open_relation(const MipwRelation *relation)
+{
+	return relation_open(get_relname_relid(relation->name, get_namespace_oid(relation->schema, false)), NoLock);
+}
+
+static void
 open_table(Reading *reading, uint32 number)
 {
+	MemoryContext caller = MemoryContextSwitchTo(reading->memory);
 	const MipwRelation *relation = &reading->set->relations[number];
 	ReadTable  *table = &reading->tables[number];
 
-	if (table->rel)
-		return table;
-	table->rel = relation_open(RangeVarGetRelid(makeRangeVar(relation->schema, relation->name, -1),
-												NoLock, false), NoLock);
+	table->rel = open_relation(relation);
 	check_types(table->rel);
+	check_session(table->rel);
 	table->columns = palloc(relation->ncolumns * sizeof(MipColumn) + 1);
 	table->values = palloc(relation->ncolumns * sizeof(MipwValue) + 1);
 	for (int i = 0; i < relation->ncolumns; i++)
 		mip_column_init(&table->columns[i], find_column(table->rel, relation->columns[i].name));
 	table->slot = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsVirtual);
+	table->stored = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsBufferHeapTuple);
 	table->info = makeNode(ResultRelInfo);
 	InitResultRelInfo(table->info, table->rel, 0, NULL, 0);
 	ExecOpenIndices(table->info, false);
-	return table;
+	note_needs(table);
+	MemoryContextSwitchTo(caller);
 }
 
 static void
@@ -143,50 +261,167 @@ close_tables(Reading *reading)
 			continue;
 		ExecCloseIndices(table->info);
 		ExecDropSingleTupleTableSlot(table->slot);
+		ExecDropSingleTupleTableSlot(table->stored);
 		relation_close(table->rel, NoLock);
 	}
 }
 
+/* From here on it is its owner who executes something. */
+static void
+become_owner(Reading *reading, ReadTable *table)
+{
+	if (reading->current == table)
+		return;
+	if (reading->current)
+		mip_become_again(reading->caller);
+	reading->current = table;
+	if (table)
+		reading->caller = mip_become_owner(table->rel->rd_rel->relowner, true);
+}
+
 /* ---- rows ---- */
 
-/* What an update leaves as it is is null in the slot; which columns have values */
-static Bitmapset *
-read_row(const MipwSet *set, ReadTable *table, const MipwChange *change)
+static Datum
+read_value(const Reading *reading, ReadTable *table, int i)
 {
-	Bitmapset  *given = NULL;
+	return mip_column_value(&table->columns[i], reading->set, &table->values[i]);
+}
 
+/* By what the row is found */
+static void
+read_identity(const Reading *reading, ReadTable *table, const MipwChange *change)
+{
+	const MipwRelation *relation = change->relation;
+
+	if (change->op == 'I')
+		return;
+	mipw_identity(change, table->values);
+	for (int i = 0; i < relation->nidentity; i++)
+	{
+		int			column = relation->identity[i];
+
+		if (table->values[column].there && !table->values[column].null)
+			(void) read_value(reading, table, column);
+	}
+}
+
+/* What an update leaves as it is stays as it is in the slot. */
+static void
+read_row(const Reading *reading, ReadTable *table, const MipwChange *change)
+{
 	mipw_row(change, table->values);
-	ExecClearTuple(table->slot);
-	memset(table->slot->tts_isnull, true, table->slot->tts_tupleDescriptor->natts);
 	for (int i = 0; i < change->relation->ncolumns; i++)
 	{
 		const MipwValue *value = &table->values[i];
 		int			attno = table->columns[i].attno;
 
-		if (!value->there)
+		if (!value->there || attno == 0)
 			continue;
-		given = bms_add_member(given, attno);
-		if (value->null)
-			continue;
-		table->slot->tts_isnull[attno - 1] = false;
-		table->slot->tts_values[attno - 1] = mip_column_value(&table->columns[i], set, value);
+		table->slot->tts_isnull[attno - 1] = value->null;
+		if (!value->null)
+			table->slot->tts_values[attno - 1] = read_value(reading, table, i);
 	}
-	ExecStoreVirtualTuple(table->slot);
-	return given;
 }
 
-/* Is all there that it is made of? */
-static bool
-is_given(const IndexInfo *info, const Bitmapset *given, bool whole)
+/* The row as this transaction has it, for what the change does not say of it */
+static void
+take_stored(const Reading *reading, ReadTable *table, const MipwChange *change)
 {
-	if (whole)
-		return true;
-	if (info->ii_Expressions || info->ii_Predicate)
-		return false;
-	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
-		if (!bms_is_member(info->ii_IndexAttrNumbers[i], given))
-			return false;
-	return true;
+	MipPlace	place;
+	int			natts = RelationGetNumberOfAttributes(table->rel);
+
+	if (mip_places_read(reading->places, mip_places_above(reading->places, change->number - 1), &place, 1) != 1 ||
+		place.number != change->number ||
+		!mip_heap()->tuple_fetch_row_version(table->rel, &place.new, SnapshotAny, table->stored))
+		elog(ERROR, "change number %llu of table \"%s\" is not there any more",
+			 (unsigned long long) change->number, RelationGetRelationName(table->rel));
+	slot_getallattrs(table->stored);
+	memcpy(table->slot->tts_values, table->stored->tts_values, natts * sizeof(Datum));
+	memcpy(table->slot->tts_isnull, table->stored->tts_isnull, natts * sizeof(bool));
+}
+
+/* As if all of it had been read */
+static bool
+expand_stored(ReadTable *table)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+	bool		expanded = false;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Datum		value = table->slot->tts_values[i];
+
+		if (table->slot->tts_isnull[i] || TupleDescAttr(desc, i)->attlen != -1 || mip_value_is_at_hand(value))
+			continue;
+		table->slot->tts_values[i] = PointerGetDatum(detoast_attr((struct varlena *) DatumGetPointer(value)));
+		expanded = true;
+	}
+	return expanded;
+}
+
+/* ---- is there room for it? ---- */
+
+pg_noreturn static void
+refuse_row(const ReadTable *table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("a row is too long for table \"%s\" at other replicas", RelationGetRelationName(table->rel)),
+			 errdetail("There it is not stored as it is here.")));
+	pg_unreachable();
+}
+
+/* With all out of line that can be */
+static void
+check_length(const ReadTable *table)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+	Size		size = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts));
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+		Size		length;
+
+		if (table->slot->tts_isnull[i])
+			continue;
+		length = attr->attlen >= 0 ? attr->attlen :
+			attr->attlen == -1 ? toast_raw_datum_size(table->slot->tts_values[i]) :
+			strlen(DatumGetCString(table->slot->tts_values[i])) + 1;
+		size += attr->attlen >= 0 || is_plain(attr) ? MAXALIGN(length) : Min(MAXALIGN(length), POINTER_SIZE);
+	}
+	if (size > MaxHeapTupleSize)
+		refuse_row(table);
+}
+
+pg_noreturn static void
+refuse_entry(Relation index)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("a value is too long for index \"%s\" at other replicas", RelationGetRelationName(index)),
+			 errdetail("There it is not stored as it is here.")));
+	pg_unreachable();
+}
+
+static Size
+length_of_entry(Relation index, Datum *values, bool *nulls)
+{
+	return MAXALIGN(IndexTupleSize(index_form_tuple(RelationGetDescr(index), values, nulls)));
+}
+
+static void
+check_brin_entry(Relation index, Datum *values, bool *nulls)
+{
+	bool		others[INDEX_MAX_KEYS];
+
+	for (int i = 0; i < RelationGetDescr(index)->natts; i++)
+	{
+		memset(others, true, sizeof(others));
+		others[i] = nulls[i];
+		if (length_of_entry(index, values, others) > BRIN_VALUE_MAX(RelationGetDescr(index)->natts))
+			refuse_entry(index);
+	}
 }
 
 static void
@@ -202,51 +437,77 @@ check_entry(Reading *reading, Relation index, IndexInfo *info, TupleTableSlot *s
 	if (!ExecQual(info->ii_PredicateState, context))
 		return;
 	FormIndexDatum(info, slot, reading->estate, values, nulls);
-	if (index->rd_rel->relam != BTREE_AM_OID)
+	if (!has_variable_entries(index))
 		return;
-	if (MAXALIGN(IndexTupleSize(index_form_tuple(RelationGetDescr(index), values, nulls))) > BTREE_ENTRY_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("a value is too long for index \"%s\" at other replicas", RelationGetRelationName(index)),
-				 errdetail("There it is not stored as it is here.")));
+	if (index->rd_rel->relam == BRIN_AM_OID)
+		check_brin_entry(index, values, nulls);
+	else if (index->rd_rel->relam == BTREE_AM_OID && length_of_entry(index, values, nulls) > BTREE_ENTRY_MAX)
+		refuse_entry(index);
 }
 
 static void
-check_row(Reading *reading, ReadTable *table, const MipwChange *change)
+check_room(Reading *reading, ReadTable *table)
 {
-	int			level = mip_values_begin();
-	Bitmapset  *given = read_row(reading->set, table, change);
-
-	mip_values_end(level);
+	if (table->has_plain)
+		check_length(table);
 	for (int i = 0; i < table->info->ri_NumIndices; i++)
 	{
-		IndexInfo  *info = table->info->ri_IndexRelationInfo[i];
-
-		if (is_given(info, given, change->op == 'I'))
-			check_entry(reading, table->info->ri_IndexRelationDescs[i], info, table->slot);
+		if (is_looked_at(table->info, i))
+			check_entry(reading, table->info->ri_IndexRelationDescs[i], table->info->ri_IndexRelationInfo[i],
+						table->slot);
 	}
 }
 
 static void
+check_change(Reading *reading, ReadTable *table, const MipwChange *change)
+{
+	bool		whole = change->op == 'I' || (change->op == 'U' && table->needs_row);
+	int			level;
+
+	ExecClearTuple(table->slot);
+	memset(table->slot->tts_isnull, true, table->slot->tts_tupleDescriptor->natts);
+	if (change->op == 'U' && whole)
+		take_stored(reading, table, change);
+	level = mip_values_begin();
+	read_identity(reading, table, change);
+	if (change->op != 'D')
+		read_row(reading, table, change);
+	mip_values_end(level);
+	ExecStoreVirtualTuple(table->slot);
+	if (whole)
+		check_room(reading, table);
+	if (whole && expand_stored(table))
+		check_room(reading, table);
+	ExecClearTuple(table->stored);
+}
+
+/* An EState's contexts are where what is prepared once stays. */
+static void
 check_as_owner(Reading *reading, ReadTable *table, const MipwChange *change)
 {
-	MemoryContext caller = MemoryContextSwitchTo(GetPerTupleMemoryContext(reading->estate));
-	MipUser		user = mip_become_owner(table->rel->rd_rel->relowner, true);
+	MemoryContext caller;
 
-	check_row(reading, table, change);
-	mip_become_again(user);
+	become_owner(reading, table);
+	caller = MemoryContextSwitchTo(GetPerTupleMemoryContext(reading->estate));
+	check_change(reading, table, change);
 	MemoryContextSwitchTo(caller);
 	ResetPerTupleExprContext(reading->estate);
 }
 
-/* Whoever applies it may be deeper in it than we are. */
 static void
-use_less_stack(void)
+set(const char *name, const char *value)
 {
-	int			all = atoi(GetConfigOption("max_stack_depth", false, false));
+	(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
 
-	(void) set_config_option("max_stack_depth", psprintf("%d", Max(all / 2, 100)), PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+/* As where it is applied (receive.c); but that may be deeper in the stack, which may be smaller. */
+static void
+set_as_others(void)
+{
+	int			here = atoi(GetConfigOption("max_stack_depth", false, false));
+
+	set("max_stack_depth", psprintf("%d", Max(Min(here, STACK_ELSEWHERE) / 2, 100)));
+	set("default_toast_compression", "pglz");
 }
 
 static void
@@ -256,22 +517,37 @@ add_context(void *arg)
 }
 
 void
-mip_check_readable(const MipwSet *set)
+mip_check_readable(const MipwSet *set, MipPlaces *places)
 {
 	ErrorContextCallback context = {error_context_stack, add_context, NULL};
-	Reading		reading = {set, palloc0(set->nrelations * sizeof(ReadTable) + 1), CreateExecutorState()};
+	Reading		reading = {
+		.set = set,
+		.places = places,
+		.tables = palloc0(set->nrelations * sizeof(ReadTable) + 1),
+		.estate = CreateExecutorState(),
+		.memory = CurrentMemoryContext,
+	};
 	MipwCursor	cursor = mipw_changes(set);
 	int			level = NewGUCNestLevel();
 	MipwChange	change;
 
 	error_context_stack = &context;
-	use_less_stack();
+	set_as_others();
 	while (mipw_next(&cursor, &change))
 	{
+		ReadTable  *table = &reading.tables[change.nrelation];
+
 		CHECK_FOR_INTERRUPTS();
-		if (change.op == 'I' || change.op == 'U')
-			check_as_owner(&reading, open_table(&reading, change.nrelation), &change);
+		if (change.op == 'T')
+			continue;
+		if (table->rel == NULL)
+		{
+			become_owner(&reading, NULL);
+			open_table(&reading, change.nrelation);
+		}
+		check_as_owner(&reading, table, &change);
 	}
+	become_owner(&reading, NULL);
 	AtEOXact_GUC(false, level);
 	close_tables(&reading);
 	FreeExecutorState(reading.estate);

@@ -8,13 +8,14 @@
 #ifndef MIP_WRITESET_READABLE_H
 #define MIP_WRITESET_READABLE_H
 
+#include "tableam/places.h"
 #include "writeset/format.h"
 
 /*
- * Errors out if a value of it cannot be read again, or not by everybody, or has no room in an
- * index. The transaction that it is of has its tables locked. Code of these is executed with
+ * Errors out if a value of it cannot be read again, or not by everybody, or has no room in its
+ * table or an index. `places`: where the changes are. The transaction that it is of has its tables locked. Code of these is executed with
  * their owners' rights, and may not write.
  */
-extern void mip_check_readable(const MipwSet *set);
+extern void mip_check_readable(const MipwSet *set, MipPlaces *places);
 
 #endif							/* MIP_WRITESET_READABLE_H */

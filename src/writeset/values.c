@@ -304,6 +304,7 @@ mip_codec_init(MipwCodec *codec, Oid type)
 	get_typlenbyval(type, &codec->typlen, &codec->typbyval);
 	codec->plain = type == TEXTOID || type == VARCHAROID || type == BPCHAROID ||
 		type == BYTEAOID;
+	codec->stored_text = base == XMLOID;
 	if (codec->width != MIPW_TEXT)
 		return;
 	getTypeOutputInfo(type, &function, &varlena);
@@ -323,7 +324,7 @@ mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value)
 		value->data = room;
 		value->length = codec->width;
 	}
-	else if (codec->plain)
+	else if (codec->plain || codec->stored_text)
 	{
 		struct varlena *bytes = PG_DETOAST_DATUM_PACKED(datum);
 

@@ -23,6 +23,8 @@ typedef struct MipwCodec
 	int			width;			/* mipw_width() of the type's name */
 	bool		plain;			/* varlena, whose bytes are its text, or
 								 * bytea's */
+	bool		stored_text;	/* likewise, and what the output function
+								 * writes is less: of xml */
 	FmgrInfo	output;			/* else; MIPW_TEXT only */
 	FmgrInfo	input;			/* of a domain's base type; MIPW_TEXT only */
 	Oid			ioparam;

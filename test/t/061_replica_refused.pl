@@ -49,12 +49,8 @@ first_replica('a', q[
 	CREATE FUNCTION size(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN abs($1); END';
 	CREATE TABLE sized (id int PRIMARY KEY) USING mip;
 	CREATE UNIQUE INDEX ON sized (size(id));
-	SET ROLE joe;
-	CREATE FUNCTION evil.abs(int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'found by a search_path of joe''s'; END $$;
 	CREATE FUNCTION joe.sets(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS
 		$$ BEGIN PERFORM set_config('search_path', 'evil, pg_catalog, public', false); RETURN $1; END $$;
-	CREATE TABLE joe.set (n int PRIMARY KEY) USING mip;
-	CREATE INDEX ON joe.set (joe.sets(n));
 	CREATE FUNCTION joe.f(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 		BEGIN
 			IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN
@@ -62,6 +58,10 @@ first_replica('a', q[
 			END IF;
 			RETURN $1;
 		END $$;
+	SET ROLE joe;
+	CREATE FUNCTION evil.abs(int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'found by a search_path of joe''s'; END $$;
+	CREATE TABLE joe.set (n int PRIMARY KEY) USING mip;
+	CREATE INDEX ON joe.set (joe.sets(n));
 	CREATE DOMAIN joe.d AS int CHECK (joe.f(value) IS NOT NULL);
 	CREATE TABLE joe.mine (n int PRIMARY KEY CHECK (joe.f(n) IS NOT NULL), d joe.d, a joe.d[], who name CHECK (who = current_user)) USING mip;
 	CREATE UNIQUE INDEX mine_f ON joe.mine (joe.f(n));

@@ -1,0 +1,241 @@
+# A replicated site: whose code is executed at a COMMIT, and where it is applied, what it finds and leaves, and whether
+# rows have room there.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use MipTest;
+use MipTest::Replicas;
+use PostgreSQL::Test::Cluster;
+use Test::More;
+
+first_replica('a', q[
+	CREATE ROLE joe LOGIN;
+	CREATE ROLE ann LOGIN;
+	CREATE SCHEMA j AUTHORIZATION joe;
+	CREATE SCHEMA hidden;
+	SET default_table_access_method = mip;
+	CREATE TABLE lookup (n int);
+	INSERT INTO lookup VALUES (7);
+
+	-- of a superuser, who is not careful with names
+	CREATE FUNCTION careless(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN abs($1); END';
+	CREATE TABLE careless (id int PRIMARY KEY);
+	CREATE UNIQUE INDEX ON careless (careless(id));
+	CREATE FUNCTION careless_name(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN lower($1); END';
+	CREATE TABLE careless_name (id text PRIMARY KEY);
+	CREATE UNIQUE INDEX ON careless_name (careless_name(id));
+	CREATE FUNCTION looks(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1 + (SELECT n FROM lookup); END';
+	CREATE DOMAIN looks AS int CHECK (looks(value) IS NOT NULL);
+	SET search_path = public;
+	CREATE TABLE looking (id int PRIMARY KEY);
+	CREATE INDEX ON looking (looks(id));
+	CREATE TABLE arrays (id int PRIMARY KEY, l looks[]);
+	CREATE FUNCTION opens(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+		$$ DECLARE c refcursor; BEGIN IF pg_catalog.current_setting('transaction_read_only') = 'on' THEN OPEN c FOR SELECT 1; END IF; RETURN $1; END $$;
+	CREATE TABLE opening (id int PRIMARY KEY, n int);
+	CREATE UNIQUE INDEX ON opening (opens(n));
+	CREATE FUNCTION writes(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN IF $1 > 10 THEN INSERT INTO public.lookup VALUES ($1); END IF; RETURN $1; END';
+	CREATE FUNCTION lies(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN public.writes($1); END';
+	CREATE TABLE lying (id int PRIMARY KEY, n int);
+	CREATE UNIQUE INDEX ON lying (lies(n));
+
+	-- of others
+	GRANT USAGE, CREATE ON SCHEMA public TO joe;
+	GRANT INSERT, UPDATE, DELETE, SELECT ON ALL TABLES IN SCHEMA public TO joe;
+	CREATE FUNCTION secret(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1';
+	REVOKE ALL ON FUNCTION secret(int) FROM PUBLIC;
+	CREATE TABLE j.secret (n int PRIMARY KEY);
+	CREATE INDEX ON j.secret (secret(n));
+	ALTER TABLE j.secret OWNER TO joe;
+	SET ROLE joe;
+	CREATE FUNCTION public.lower(text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'code of joe''s, executed by %', current_user; END $$;
+	CREATE FUNCTION j.abs(int) RETURNS int LANGUAGE plpgsql AS
+		$$ BEGIN IF pg_catalog.current_setting('is_superuser') = 'on' OR current_user <> 'joe' THEN RAISE 'code of joe''s, executed by %', current_user; END IF; RETURN $1; END $$;
+	CREATE FUNCTION j.f(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1';
+	CREATE DOMAIN j.d AS int CHECK (j.f(value) > 0);
+	CREATE TYPE j.row AS (a int, d j.d);
+	CREATE FUNCTION j.diff(float8, float8) RETURNS float8 IMMUTABLE LANGUAGE sql AS 'SELECT $1 - $2';
+	CREATE TYPE j.range AS RANGE (subtype = float8, subtype_diff = j.diff);
+	CREATE TABLE j.indexed (n int PRIMARY KEY);
+	CREATE INDEX ON j.indexed (j.f(n));
+	CREATE TABLE j.partial (n int PRIMARY KEY);
+	CREATE INDEX ON j.partial (n) WHERE j.f(n) > 0;
+	CREATE TABLE j.in_array (n int PRIMARY KEY, d j.d[]);
+	CREATE TABLE j.in_row (n int PRIMARY KEY, r j.row[]);
+	CREATE TABLE j.ranges (n int PRIMARY KEY, r j.range);
+	CREATE INDEX ON j.ranges USING gist (r);
+	CREATE TABLE j.domain (n int PRIMARY KEY, d j.d CHECK (j.f(d) > 0));
+	CREATE TABLE j.later (n int PRIMARY KEY);
+	RESET ROLE;
+
+	CREATE DOMAIN recent AS timestamptz CHECK (value > clock_timestamp() - interval '1 hour');
+	CREATE TABLE fresh (id int PRIMARY KEY, f recent);
+	CREATE TABLE fresh_ones (id int PRIMARY KEY, f recent[]);
+	CREATE TABLE hidden.t (id int PRIMARY KEY, n int);
+	CREATE VIEW v AS SELECT * FROM hidden.t;
+	GRANT ALL ON v TO joe;
+
+	-- what is stored elsewhere in another way
+	CREATE TABLE compressed (t text, u text) USING heap;
+	INSERT INTO compressed SELECT repeat('a', 5000), string_agg(md5(i::text), '') || repeat('a', 3000) FROM generate_series(1, 30) i;
+	CREATE TABLE external (id int PRIMARY KEY, a int, t text);
+	CREATE INDEX ON external (a, t);
+	ALTER TABLE external ALTER t SET STORAGE EXTERNAL;
+	CREATE TABLE plain (id int PRIMARY KEY, t text, u text);
+	ALTER TABLE plain ALTER t SET STORAGE PLAIN, ALTER u SET STORAGE PLAIN;
+	CREATE TABLE brin (id int PRIMARY KEY, t text);
+	CREATE INDEX ON brin USING brin (t);
+	CREATE TABLE keyless (c circle);
+	CREATE TABLE keyless_names (r regrole);
+	CREATE TABLE by_time (z timetz PRIMARY KEY, n int);
+	CREATE DOMAIN positive AS int;
+	CREATE TABLE keyless_domain (d positive[]);
+	INSERT INTO keyless_domain VALUES ('{-1}');
+	ALTER DOMAIN positive ADD CHECK (value > 0) NOT VALID;
+	INSERT INTO keyless VALUES (circle(point(0, 0), -1));
+	INSERT INTO keyless_names VALUES ('joe');
+	INSERT INTO by_time VALUES (timetz '10:00+00' AT TIME ZONE interval '100 hours', 1);
+	CREATE TABLE documents (id int PRIMARY KEY, x xml);
+	CREATE TABLE more_documents (id int PRIMARY KEY, x xml[]);
+	CREATE TABLE half (id int PRIMARY KEY, n int);
+	INSERT INTO half VALUES (0, 0);
+	GRANT ALL ON ALL TABLES IN SCHEMA public TO joe;
+	RESET search_path;]);
+join_site('b', 'a');
+
+my $s = session($node{a}, 'client');
+my $joe = session($node{a}, 'joe');
+$joe->sql('SET ROLE joe');
+
+sub done
+{
+	my ($session, $sql, $name, @tables) = @_;
+	$session->send_sql($sql);
+	take('a');
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	all_are_same($name, @tables);
+	my (undef, $error) = $session->finish;
+	is($error, '', "$name: done");
+	return;
+}
+
+# ---- whose code it is ----
+
+$joe->refused("INSERT INTO j.$_->[0]", '0A000', "code of others: $_->[0]") for (
+	['indexed VALUES (1)'], ['partial VALUES (1)'], ['in_array VALUES (1)'], ['in_row VALUES (1)'], ['ranges VALUES (1)'],
+	['secret VALUES (1)']);
+$s->refused('INSERT INTO fresh_ones VALUES (1)', '0A000', 'a domain within a column that goes by the clock');
+done($s, 'INSERT INTO fresh VALUES (1, now())', 'that is a column\'s own is asked once', 'fresh');
+done($joe, 'INSERT INTO j.domain VALUES (1, 1)', 'so are checks', 'j.domain');
+done($joe, 'INSERT INTO j.later VALUES (1)', 'a table without code', 'j.later');
+
+# ---- what it finds ----
+
+$joe->sql('SET search_path = j, pg_catalog, public');
+done($joe, 'INSERT INTO careless VALUES (-1)', 'names are not looked for in the caller\'s schemas', 'careless');
+done($joe, q[INSERT INTO careless_name VALUES ('A')], 'nor in those of who applies', 'careless_name');
+$joe->sql('RESET search_path');
+$s->refused('INSERT INTO looking VALUES (1)', '42P01', 'what the caller only finds is not there');
+is(scalar waiting('a', 0), 0, 'so it is not published');
+$joe->sql('CREATE TEMP VIEW lookup AS SELECT 1 AS n');
+$joe->refused("INSERT INTO $_", '0A000', "temporary objects, which functions may find: $_") for ('looking VALUES (2)', q[arrays VALUES (1, '{1}')]);
+done($joe, 'INSERT INTO j.later VALUES (2)', 'where there are no functions they may be', 'j.later');
+$joe->sql('DISCARD TEMP');
+
+# ---- what it leaves ----
+
+done($s, 'INSERT INTO opening VALUES (1, 1)', 'a cursor that a function leaves open', 'opening');
+is($s->sql('SELECT count(*) FROM pg_cursors'), 0, 'it is closed');
+done($s, 'UPDATE opening SET n = 2', 'also of an update', 'opening');
+is($s->sql('SELECT count(*) FROM pg_cursors'), 0, 'and closed');
+$s->refused('INSERT INTO lying VALUES (1, 11)', '25006', 'a function that writes when it is executed once more');
+done($s, 'INSERT INTO lying VALUES (1, 1)', 'or not', 'lying', 'lookup');
+$s->refused('UPDATE lying SET n = 12', '25006', 'of an update');
+is(scalar waiting('a', 0), 0, 'nothing of that is published');
+all_are_same('what it has written', 'lookup', 'lying');
+
+# ---- who may not name a table ----
+
+done($joe, 'INSERT INTO v VALUES (1, 1)', 'through a view', 'hidden.t');
+done($joe, 'UPDATE v SET n = 2', 'through a view', 'hidden.t');
+
+# ---- room ----
+
+$s->refused($_->[0], $_->[1], $_->[0]) for (
+	[ 'INSERT INTO external SELECT 1, 1, t FROM compressed', '54000' ],
+	[ 'INSERT INTO plain SELECT 1, t, t FROM compressed', '54000' ],
+	[ q[DELETE FROM keyless], '22P03' ],
+	[ q[UPDATE by_time SET n = 2], '22P03' ],
+	[ q[DELETE FROM keyless_names], '0A000' ],
+	[ q[DELETE FROM keyless_domain], '23514' ]);
+done($s, q[INSERT INTO external VALUES (2, 1, 'x')], 'what has room', 'external');
+$s->refused('UPDATE external SET t = (SELECT t FROM compressed) WHERE id = 2', '54000', 'a column of an index of several');
+done($s, q[INSERT INTO plain VALUES (2, 'x', 'y')], 'a row that has room', 'plain');
+done($s, 'UPDATE plain SET t = (SELECT t FROM compressed) WHERE id = 2', 'an update that has', 'plain');
+$s->refused('UPDATE plain SET u = (SELECT t FROM compressed) WHERE id = 2', '54000', 'and one that has not, with what it leaves as it is');
+$s->refused(q[INSERT INTO brin SELECT 1, string_agg(md5(random()::text), '') FROM generate_series(1, 150)], '54000', 'half a page in an index of ranges');
+done($s, q[INSERT INTO brin SELECT 1, string_agg(md5(random()::text), '') FROM generate_series(1, 100)], 'less', 'brin');
+
+SKIP:
+{
+	skip 'no lz4', 1 if mip_sql($node{a}, q[SELECT count(*) FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY (enumvals)]) eq '0';
+	$s->sql(q[SET default_toast_compression = 'lz4']);
+	$s->refused('INSERT INTO careless_name SELECT u FROM compressed', '54000', 'what has room only if it is compressed as here');
+	$s->sql('RESET default_toast_compression');
+}
+
+SKIP:
+{
+	my ($there) = $s->send_sql(q[SELECT xml '<a/>'])->finish;
+	skip 'no xml', 5 if $there eq '';
+	done($s, q[INSERT INTO documents VALUES (1, '<?xml version="1.0"?><a/>')], 'xml', 'documents');
+	is(mip_sql($node{b}, 'SELECT x::text FROM documents'), '<?xml version="1.0"?><a/>', 'as it is stored, not as it is written');
+	$s->refused('INSERT INTO more_documents VALUES (1)', '0A000', 'where that cannot be: arrays of it');
+}
+
+# an index that was not built to its end
+$s->refused('CREATE INDEX CONCURRENTLY half_n ON half ((1 / n))', '22012', 'an index that cannot be built');
+done($s, 'INSERT INTO half VALUES (1, 0)', 'is not looked at', 'half');
+
+# ---- temporary definitions ----
+
+$joe->sql($_) for ('CREATE TEMP TABLE x (id serial, n int GENERATED ALWAYS AS IDENTITY)', 'CREATE TEMP TABLE y (LIKE fresh INCLUDING ALL)',
+	'CREATE TABLE pg_temp.z AS SELECT 1 AS i', 'CREATE VIEW pg_temp.w AS SELECT 1 AS i', 'SELECT 1 AS i INTO pg_temp.q', q[COMMENT ON TABLE x IS 'x'],
+	'GRANT SELECT ON x TO ann', 'ALTER SEQUENCE x_id_seq RESTART', 'CREATE STATISTICS pg_temp.st ON id, n FROM x',
+	q[CREATE FUNCTION pg_temp.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END'],
+	'CREATE TRIGGER t BEFORE INSERT ON x FOR EACH ROW EXECUTE FUNCTION pg_temp.f()', 'DROP TABLE x');
+pass('what is temporary is each session\'s own');
+$joe->refused($_, '0A000', $_) for (q[COMMENT ON TABLE fresh IS 'x'], 'GRANT SELECT ON j.later TO ann', 'CREATE VIEW j.w AS SELECT 1 AS i',
+	'CREATE TRIGGER t BEFORE INSERT ON j.later FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()');
+
+# ---- what is trusted may not be so any more ----
+
+my $superuser = mip_sql($node{a}, 'SELECT current_user');
+sub define
+{
+	my ($command) = @_;
+	my $ddl = session($node{a}, 'ddl');
+	$ddl->send_sql("SELECT mip.replicate_ddl(\$ddl\$$command\$ddl\$)");
+	take('a');
+	receive($_) for qw(a b);
+	is(($ddl->finish)[1], '', $command);
+	return;
+}
+$joe->sql('DISCARD ALL; SET ROLE joe');
+define("ALTER FUNCTION j.f(int) OWNER TO $superuser");
+done($joe, 'INSERT INTO j.indexed VALUES (1)', 'a function that a superuser owns', 'j.indexed');
+done($joe, q[INSERT INTO j.in_row VALUES (1, '{"(1,1)"}')], 'and a domain with it', 'j.in_row');
+define('CREATE FUNCTION j.g(int) RETURNS int IMMUTABLE LANGUAGE sql AS $$SELECT $1$$; ALTER FUNCTION j.g(int) OWNER TO joe; CREATE INDEX ON j.later (j.g(n))');
+$joe->refused('INSERT INTO j.later VALUES (3)', '0A000', 'a new index');
+define('ALTER TYPE j.row ADD ATTRIBUTE f public.recent');
+$joe->refused(q[INSERT INTO j.in_row VALUES (2, NULL)], '0A000', 'a new part of a type');
+define('ALTER FUNCTION j.f(int) OWNER TO joe');
+$joe->refused('INSERT INTO j.indexed VALUES (2)', '0A000', 'a function that is handed over');
+is(scalar waiting('a', 0), 0, 'nothing of that is published');
+all_are_same('all of it', 'j.indexed', 'j.later', 'careless', 'opening');
+
+leave_site($_) for sort keys %node;
+done_testing();
