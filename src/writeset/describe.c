@@ -236,7 +236,7 @@ mip_describe(Relation rel)
 
 /* ---- attributes ---- */
 
-/* Has it a row from a table that nothing has been taken from yet, as long as asked for? */
+/* Has it a table's row, without nulls and with so many attributes, and none of them yet? */
 static inline bool
 is_simple(TupleTableSlot *slot, int natts)
 {
@@ -249,8 +249,8 @@ is_simple(TupleTableSlot *slot, int natts)
 }
 
 /*
- * The attribute that is next from here on, a multiple of what it may be aligned to behind
- * where its row begins. Returns where it ends, or NULL: how it is stored is not so simple.
+ * The attribute that is next, from here on: where rows begin is aligned, so it is in memory
+ * what it is in its row. Returns where it ends, or NULL: it is not so simple.
  */
 static pg_attribute_always_inline const char *
 get_attribute(const MipwStored *stored, const char *at, Datum *value)

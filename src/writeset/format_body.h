@@ -96,11 +96,11 @@ mipw_body_end(const MipwBody *body)
 	mipw_took(body->buffer, body->to);
 }
 
+/* Bytes of bitmaps; returns where they are. */
 static inline size_t
-mipw_body_bitmap(MipwBody *body, unsigned nbits)
+mipw_body_bits(MipwBody *body, size_t length)
 {
 	size_t		at = body->to - body->buffer->data;
-	size_t		length = mipw_bitmap_length(nbits);
 
 	/* most have no more */
 	memset(body->to, 0, MIPW_WIDEST);
@@ -114,16 +114,17 @@ mipw_body_bitmap(MipwBody *body, unsigned nbits)
 static inline void
 mipw_body_identity(MipwBody *body, const MipwRelation *relation)
 {
-	body->nulls = mipw_body_bitmap(body, relation->nidentity);
+	body->nulls = mipw_body_bits(body, mipw_bitmap_length(relation->nidentity));
 }
 
 /* Likewise; of an update's each that is changed is told to be so before. */
 static inline void
 mipw_body_row(MipwBody *body, const MipwRelation *relation, bool partly)
 {
-	if (partly)
-		body->changed = mipw_body_bitmap(body, relation->ncolumns);
-	body->nulls = mipw_body_bitmap(body, relation->ncolumns);
+	size_t		length = mipw_bitmap_length(relation->ncolumns);
+
+	body->changed = mipw_body_bits(body, partly ? 2 * length : length);
+	body->nulls = partly ? body->changed + length : body->changed;
 }
 
 static inline void
