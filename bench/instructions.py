@@ -23,23 +23,21 @@ import argparse
 import math
 import random
 import re
-import stat
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from pgmip.testing import Cluster, find_bindir
+from pgmip.testing import Cluster
 from pgmip.xinst import new_xid
 
 from .commit import REQUEST, STATEMENTS
+from .counting import Counting
 from .rounds import UNDISTURBED, create_database, machine, pgbench
 from .rows import Row, markdown, plotted, write_csv
 from .targets import Target, tell_targets
 
 WARM_UP = 100
-PATIENCE = 300.0  # seconds for callgrind to write what it has counted
 HEAP, MIP = ("a", "a+k", "b", "c"), ("d", "db", "f", "fb")
 DATABASE = dict.fromkeys(HEAP, "heap") | dict.fromkeys(MIP, "mip")
 
@@ -102,43 +100,6 @@ def run(conn: psycopg.Connection[Any], case: str, number: int) -> None:
                     conn.execute(text.encode(), parameters, prepare=is_prepared)
 
 
-class Counting:
-    """A server under callgrind, and what its backends have counted."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._counts = cluster.directory / "callgrind"
-        self._counts.mkdir()
-
-    def start(self) -> None:
-        """Start it again, as callgrind's."""
-        bindir = self._cluster.directory / "bin"
-        bindir.mkdir()
-        wrapper = bindir / "postgres"
-        wrapper.write_text(
-            "#!/bin/sh\n"
-            f"exec valgrind --tool=callgrind --trace-children=yes --callgrind-out-file={self._counts}/%p -q "
-            f'{find_bindir()}/postgres "$@"\n'
-        )
-        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-        self._cluster.bindir = bindir
-        self._cluster.start(timeout=PATIENCE)
-
-    def count(self, dbname: str, work: Callable[[psycopg.Connection[Any]], None]) -> int:
-        """The instructions of a session that does this."""
-        with psycopg.connect(self._cluster.conninfo(dbname), autocommit=True) as conn:
-            pid = conn.info.backend_pid
-            work(conn)
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            file = self._counts / str(pid)
-            counted = re.search(r"^totals: (\d+)$", file.read_text(), re.MULTILINE) if file.exists() else None
-            if counted is not None:
-                return int(counted[1])
-            time.sleep(0.1)
-        raise TimeoutError(f"callgrind has written nothing of backend {pid}")
-
-
 def measure(counting: Counting, case: str, transactions: int) -> float:
     """Thousands of instructions a transaction."""
     _first, without, with_them = (  # the first session of a database finds less prepared for it
@@ -187,9 +148,7 @@ def main() -> None:
             pgbench(cluster, method, "-i", "-q", "-s", "1")
             cluster.run_sql(REQUEST, dbname=method)
             cluster.run_sql("VACUUM FREEZE", dbname=method)
-        cluster.stop()
         counting = Counting(cluster)
-        counting.start()
         rows: list[Row] = []
         for case in args.only:
             rows.append({"case": case, "thousands": measure(counting, case, args.transactions)})

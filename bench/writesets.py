@@ -15,13 +15,13 @@ from datetime import date
 
 from pgmip.testing import Cluster
 
-from .changes import application, capture, compaction, extraction, growth, items
+from .changes import application, capture, compaction, extraction, growth, instructions, items
 from .changes.paper import V1, V2
 from .parts import Bench, Part, measure_parts, options
 from .rounds import UNDISTURBED, machine
 from .targets import Target, tell_targets
 
-PARTS = ("capture", "extraction", "compaction", "application", "growth")
+PARTS = ("capture", "extraction", "instructions", "compaction", "application", "growth")
 SETTINGS = UNDISTURBED | {"shared_buffers": "512MB"}
 
 HEAD = f"""# Writesets
@@ -50,6 +50,10 @@ One transaction with all rows; the processor time of the server's process until 
 `PREPARE TRANSACTION` on a server with `wal_level = logical`, with a two-phase slot that has read all that was before. A
 writeset has the hashes of its keys with it, by which writesets are compared. What triggers have captured is only read
 here: it has been written before (see above)."""),
+    "instructions": Part(instructions.tell, None, """## Instructions
+
+Of the server's process, a row, counted by callgrind: unlike times they are the same on any machine and beside any load.
+Transactions as above, with what COMMIT takes."""),
     "compaction": Part(compaction.tell, None, """## Compaction
 
 Writesets that the client sends; processor time of the server's process until their compacted one is there."""),
@@ -65,6 +69,7 @@ has had until then (`VmHWM`, without shared memory)."""),
 TARGETS = {
     "capture": capture.targets,
     "extraction": extraction.targets,
+    "instructions": instructions.targets,
     "application": application.targets,
     "growth": growth.targets,
 }
@@ -76,6 +81,8 @@ class Writesets(Bench):
     prefix = "writesets-"
 
     def run(self) -> None:
+        if self.wants("instructions"):
+            self._instructions()
         with ExitStack() as stack:
             cluster = stack.enter_context(Cluster("writesets", settings=SETTINGS))
             for dbname in ("source", "copy"):
@@ -83,6 +90,11 @@ class Writesets(Bench):
             if self.wants("capture", "extraction"):
                 self._beside_logical(cluster, stack)
             self._others(cluster)
+
+    def _instructions(self) -> None:
+        sizes = self._up_to(capture.SIZES)[:1 if self.args.quick else None]
+        with Cluster("instructions", settings=SETTINGS) as cluster:
+            self.measure("instructions", lambda: instructions.measure(cluster, rows=self.args.rows, sizes=sizes))
 
     def _beside_logical(self, cluster: Cluster, stack: ExitStack) -> None:
         rounds, rows = self.args.rounds, self.args.rows

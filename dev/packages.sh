@@ -10,7 +10,7 @@ needed_packages() {
   [ "$verb" != sqlsmith ] || echo sqlsmith
   case " $wanted " in *" spec "*) spec_packages ;; esac
   [ "$wanted" != "bench coordinators" ] || echo default-jdk-headless maven
-  [ "$wanted" != "bench instructions" ] || echo valgrind
+  case "$verb $wanted " in "bench bench instructions " | "bench bench writesets " | test*" bench "*) echo valgrind ;; esac
   if [ -n "$from_source" ]; then
     echo bison flex perl bzip2
     [ "$me" != root ] || echo postgresql-common # makes the user postgres

@@ -14,7 +14,7 @@ from ..rounds import counted_from_one, interleaved
 from ..rows import Row, markdown, median, number, plotted, quartiles, ratios
 from ..targets import Target
 from . import paper
-from .items import OPS, PLAIN, SQL, C, fill
+from .items import OPS, PLAIN, SQL, C, fill, transactions
 from .session import Session, Took
 
 __all__ = ["SIZES", "measure", "plot", "targets", "tell"]
@@ -91,11 +91,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     """The worst case of each size."""
     sizes = sorted({row["size"] for row in rows})
     worst = {size: max(statistics.median(_ratios(rows, OURS, size, op)) for op in OPS) for size in sizes}
-    return [Target(f"capture / none, {_transactions(size)}", value, most=MOST) for size, value in worst.items()]
-
-
-def _transactions(size: int) -> str:
-    return f"transactions of {size:,} row{'s' if size > 1 else ''}"
+    return [Target(f"capture / none, {transactions(size)}", value, most=MOST) for size, value in worst.items()]
 
 
 def _ratios(rows: Sequence[Row], system: str, size: int, op: str) -> list[float]:
@@ -117,7 +113,7 @@ def tell(rows: list[Row]) -> str:
 
 def plot(rows: list[Row], file: Path) -> None:
     sizes = sorted({row["size"] for row in rows})
-    with plotted(file, [_transactions(size) for size in sizes], "", "processor time, of none") as axes:
+    with plotted(file, [transactions(size) for size in sizes], "", "processor time, of none") as axes:
         for axis, size in zip(axes, sizes, strict=True):
             for place, name in enumerate(list(SYSTEMS)[1:]):
                 medians = [statistics.median(_ratios(rows, name, size, op)) for op in OPS]

@@ -8,7 +8,7 @@ from ..rounds import create_database
 from . import triggers
 from .session import Session
 
-__all__ = ["OPS", "TABLES", "WHAT", "captured", "change", "create", "fill"]
+__all__ = ["OPS", "TABLES", "WHAT", "captured", "change", "create", "fill", "transactions"]
 
 OPS = ("I", "U", "D")
 PLAIN, SQL, C = TABLES = ("item", "item_sql", "item_c")  # without a trigger, and with one in either language
@@ -24,6 +24,10 @@ CHANGES = {
 def change(op: str, first: object, last: object, table: str = PLAIN) -> str:
     """A statement that changes these rows."""
     return CHANGES[op].format(table=table, first=first, last=last, what=WHAT)
+
+
+def transactions(size: int) -> str:
+    return f"transactions of {size:,} row{'s' if size > 1 else ''}"
 
 
 def _procedure(table: str) -> str:

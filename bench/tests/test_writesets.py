@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.changes import application, capture, compaction, extraction, growth, paper
+from bench.changes import application, capture, compaction, extraction, growth, instructions, paper
 from bench.changes.items import OPS, change
 from bench.changes.session import memory
 
@@ -83,6 +83,35 @@ def test_compaction() -> None:
         "bytes_before": 1000, "changes_after": 5_000, "bytes_after": 10,
     }  # fmt: skip
     assert compaction.tell([row]).splitlines()[2] == "| all | 4 | 2.5 (2.5 to 2.5) | 35,000 | 5,000 | 1,000 | 10 |"
+
+
+# -- instructions ----------------------------------------------------------------------------------------------------
+
+
+def _counted(captured: int, extracted: int) -> Rows:
+    """Of a hundred rows; of transactions of one row D is the worst, of larger ones all are the same."""
+    counts = {instructions.NONE: 100_000, instructions.CAPTURED: captured, instructions.EXTRACTED: extracted}
+    return [
+        {"size": size, "op": op, "system": system, "rows": 100,
+         "instructions": counts[system] + (1000 if (size, op, system) == (1, "D", instructions.CAPTURED) else 0)}
+        for size in (1, 10_000) for system in counts for op in OPS
+        if system != instructions.EXTRACTED or size == 10_000
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("captured", "extracted", "met"), [(104_000, 70_000, 5), (105_000, 80_000, 3)])
+def test_instructions(captured: int, extracted: int, met: int) -> None:
+    told = instructions.targets(_counted(captured, extracted))
+    assert [round(one.value, 2) for one in told[:2]] == [captured / 100_000 + 0.01, captured / 100_000]
+    assert [one.value for one in told[2:]] == 3 * [extracted / 100]
+    assert sum(one.met for one in told) == met
+
+
+def test_instructions_are_those_of_a_row() -> None:
+    lines = instructions.tell(_counted(104_000, 70_000)).splitlines()[2:]
+    assert lines[2] == "| 1 | D | 1,000 | 1,050 | 1.050 |  |"
+    assert lines[3] == "| 10,000 | I | 1,000 | 1,040 | 1.040 | 700 |"
+    assert len(lines) == 6
 
 
 # -- application -----------------------------------------------------------------------------------------------------

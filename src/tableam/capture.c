@@ -76,7 +76,7 @@ can_be_captured(Relation rel)
 		!OidIsValid(rel->rd_rel->relrewrite);
 }
 
-static inline bool
+static bool
 is_captured(Relation rel)
 {
 	if (paused || !can_be_captured(rel))
@@ -167,32 +167,37 @@ mip_capture_keys(Relation rel)
 	return keys;
 }
 
-/* Of a file's first change: apart, so that others are fast */
-static pg_noinline void
-keep_keys(Relation rel)
-{
-	MemoryContext caller = MemoryContextSwitchTo(TopTransactionContext);
-
-	mip_places_set_keys(mip_capture_keys(rel));
-	MemoryContextSwitchTo(caller);
-}
-
-static inline void
+static void
 append(Relation rel, Oid filenumber, MipPlaceOp op,
 	   const ItemPointerData *old, const ItemPointerData *new)
 {
 	MipPlaceFile file = {RelationGetRelid(rel), filenumber};
+	MemoryContext caller;
 
-	if (unlikely(mip_places_append(file, op, old, new)))
-		keep_keys(rel);
+	if (!mip_places_append(file, op, old, new))
+		return;
+	caller = MemoryContextSwitchTo(TopTransactionContext);
+	mip_places_set_keys(mip_capture_keys(rel));
+	MemoryContextSwitchTo(caller);
 }
 
-static void
+static pg_noinline void
+note_other(Relation rel, MipPlaceOp op, const ItemPointerData *old, const ItemPointerData *new)
+{
+	if (is_captured(rel))
+		append(rel, mip_filenumber(&rel->MIP_RD_LOCATOR), op, old, new);
+}
+
+/* What has been noted of the same file just now needs no look at the table. */
+static inline void
 note(Relation rel, MipPlaceOp op, const ItemPointerData *old, const ItemPointerData *new)
 {
-	if (likely(transaction == NOT_CAPTURED) || !is_captured(rel))
+	MipPlaceFile file = {RelationGetRelid(rel), mip_filenumber(&rel->MIP_RD_LOCATOR)};
+
+	if (likely(transaction == NOT_CAPTURED))
 		return;
-	append(rel, mip_filenumber(&rel->MIP_RD_LOCATOR), op, old, new);
+	if (paused || !mip_places_append_like_last(file, op, old, new))
+		note_other(rel, op, old, new);
 }
 
 /* ---- callbacks ---- */
@@ -368,6 +373,12 @@ mip_capture_pause_truncate(const List *relids)
 
 	truncated_by_writeset = relids;
 	return before;
+}
+
+void
+mip_capture_at_start_subxact(void)
+{
+	mip_places_at_start_subxact();
 }
 
 void

@@ -44,6 +44,7 @@ extern void mip_capture_opt_in(Relation rel);
 /* The table's unique indexes and exclusion constraints, by OID; in the current memory context. */
 extern MipPlaceKeys *mip_capture_keys(Relation rel);
 
+extern void mip_capture_at_start_subxact(void);
 extern void mip_capture_at_eosubxact(bool commit, SubTransactionId mine,
 									 SubTransactionId parent);
 extern void mip_capture_at_eoxact(bool commit);

@@ -70,10 +70,10 @@ struct MipPlaces
 	int			files_room;
 	struct ordinals_hash *ordinals; /* of files that have not been emptied;
 									 * NULL: there is one at most */
-	MipPlaceFile last;			/* the last one's, and likely the next one's;
-								 * no table: that is to be looked up */
+	MipPlaceFile last;			/* the last one's, of this subtransaction, and
+								 * likely the next one's; no table: that is to
+								 * be looked up */
 	int			last_file;		/* its ordinal */
-	SubTransactionId last_subid;	/* the last one's */
 	int64		count;
 	int64		number;			/* given last */
 	int64		truncated;		/* all TRUNCATEs are before this position */
@@ -281,7 +281,10 @@ add_ordinal(MipPlaces *places, MipPlaceFile file)
 	return ordinal;
 }
 
-/* Another file comes, though it is the same; or what has been made of it goes. */
+/*
+ * Another file comes, though it is the same; or another subtransaction; or what has been
+ * made of it goes.
+ */
 static void
 forget_last(MipPlaces *places)
 {
@@ -414,7 +417,6 @@ look_up(MipPlaces *places, MipPlaceFile file)
 	ordinal = find_ordinal(places, file);
 	places->last_file = ordinal >= 0 ? ordinal : add_ordinal(places, file);
 	places->last = file;
-	places->last_subid = GetCurrentSubTransactionId();
 	return ordinal < 0;
 }
 
@@ -443,7 +445,7 @@ mip_places_add(MipPlaces *places, const MipPlace *place)
 	places->number = place->number;
 }
 
-static pg_noinline int64
+static int64
 shifted(const MipPlaces *places, int64 position)
 {
 	int64		by = 0;
@@ -465,7 +467,7 @@ set_place(ItemPointerData *to, const ItemPointerData *from)
 
 /* What may fail has been done. */
 static inline void
-put_place(MipPlaces *places, MipPlaceOp op,
+put_place(MipPlaces *places, MipPlaceOp op, int64 number,
 		  const ItemPointerData *old, const ItemPointerData *new)
 {
 	MipPlace   *place = next_place(places);
@@ -473,46 +475,40 @@ put_place(MipPlaces *places, MipPlaceOp op,
 	Assert(places->marks[places->nmarks - 1].subid == GetCurrentSubTransactionId());
 	place->file = places->last_file;
 	place->op = op;
-	place->number = places->number + 1;
-	if (unlikely(places->nshifts > 0))
-		place->number -= shifted(places, places->count);
+	place->number = number;
 	set_place(&place->old, old);
 	set_place(&place->new, new);
 	places->count++;
 	places->number++;
-	if (op == MIP_PLACE_TRUNCATE)
-		places->truncated = places->count;
-}
-
-/* Is it of the same file as the last one, by the same subtransaction? */
-static inline bool
-is_like_last(const MipPlaces *places, MipPlaceFile file)
-{
-	return same_file(places->last, file) && places->last_subid == GetCurrentSubTransactionId();
-}
-
-/* One that is not like the last one, or that there is no room for: apart, so that others are fast */
-static pg_noinline bool
-append_other(MipPlaceFile file, MipPlaceOp op,
-			 const ItemPointerData *old, const ItemPointerData *new)
-{
-	MipPlaces  *places = mip_places_mine();
-	bool		first = !is_like_last(places, file) && look_up(places, file);
-
-	if (!has_room(places))
-		make_room(places);
-	put_place(places, op, old, new);
-	return first;
 }
 
 bool
 mip_places_append(MipPlaceFile file, MipPlaceOp op,
 				  const ItemPointerData *old, const ItemPointerData *new)
 {
-	if (unlikely(current == NULL || !is_like_last(current, file) || !has_room(current)))
-		return append_other(file, op, old, new);
-	put_place(current, op, old, new);
-	return false;
+	MipPlaces  *places = mip_places_mine();
+	bool		first = !same_file(places->last, file) && look_up(places, file);
+
+	if (!has_room(places))
+		make_room(places);
+	put_place(places, op, places->number + 1 - shifted(places, places->count), old, new);
+	if (op == MIP_PLACE_TRUNCATE)
+		places->truncated = places->count;
+	return first;
+}
+
+bool
+mip_places_append_like_last(MipPlaceFile file, MipPlaceOp op,
+							const ItemPointerData *old, const ItemPointerData *new)
+{
+	MipPlaces  *places = current;
+
+	Assert(op != MIP_PLACE_TRUNCATE);
+	if (unlikely(places == NULL || !same_file(places->last, file) || !has_room(places) ||
+				 places->nshifts > 0))
+		return false;
+	put_place(places, op, places->number + 1, old, new);
+	return true;
 }
 
 static int
@@ -651,6 +647,13 @@ mip_places_renumber(MipPlaces *places)
 }
 
 /* ---- the ends of transactions ---- */
+
+void
+mip_places_at_start_subxact(void)
+{
+	if (current)
+		forget_last(current);
+}
 
 void
 mip_places_at_eosubxact(bool commit, SubTransactionId mine,

@@ -80,6 +80,14 @@ extern MipPlaces *mip_places_mine(void);
 extern bool mip_places_append(MipPlaceFile file, MipPlaceOp op,
 							  const ItemPointerData *old, const ItemPointerData *new);
 
+/*
+ * Likewise, but for TRUNCATE, of the file that the last one was of. False: it is not, or
+ * something is to be done first that mip_places_append() does.
+ */
+extern bool mip_places_append_like_last(MipPlaceFile file, MipPlaceOp op,
+										const ItemPointerData *old,
+										const ItemPointerData *new);
+
 /* Of the file of the change appended last; in TopTransactionContext */
 extern void mip_places_set_keys(MipPlaceKeys *keys);
 
@@ -128,6 +136,7 @@ extern void mip_places_close(MipPlaces *places);
 extern void mip_places_add_file(MipPlaces *places, MipPlaceFile file, MipPlaceKeys *keys);
 extern void mip_places_add(MipPlaces *places, const MipPlace *place);
 
+extern void mip_places_at_start_subxact(void);
 extern void mip_places_at_eosubxact(bool commit, SubTransactionId mine,
 									SubTransactionId parent);
 extern void mip_places_at_eoxact(bool commit);

@@ -360,8 +360,11 @@ subxact_callback(SubXactEvent event, SubTransactionId mine,
 				 SubTransactionId parent, void *arg)
 {
 	if (event == SUBXACT_EVENT_START_SUB)
+	{
 		mip_telling_done();		/* ROLLBACK TO, behind an error that aborted
 								 * no more than an earlier one had */
+		mip_capture_at_start_subxact();
+	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
 		mip_overlay_at_eosubxact(true, mine, parent);

@@ -8,14 +8,15 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "nodes/memnodes.h"
 #include "utils/memutils.h"
 
 #include "writeset/build.h"
 #include "writeset/describe.h"
 #include "writeset/format.h"
+#include "writeset/format_encode.h"
 #include "writeset/keys.h"
 #include "writeset/values.h"
 
@@ -24,11 +25,9 @@ struct MipBuild
 	MipwWriter *writer;
 	uint64		most;			/* bytes it may have */
 	bool		in_parts;		/* what is too much is for the next one */
-	bool		empty;
-	bool		truncates;		/* the last change is a TRUNCATE */
+	char		last_op;		/* of the last change; 0: there is none yet */
 	int			level;			/* of the settings */
 	MemoryContext row;			/* for one change at a time */
-	StringInfoData body;		/* of that */
 };
 
 struct MipBuildTable
@@ -52,10 +51,8 @@ mip_build_begin(int64 after, int64 nchanges, int64 max_bytes)
 	build->in_parts = max_bytes > 0;
 	build->most = build->in_parts ? Min(most, (uint64) max_bytes) : most;
 	build->writer = mipw_begin(after + 1, Min((uint64) nchanges, build->most / OVERHEAD));
-	build->empty = true;
 	build->row = AllocSetContextCreate(CurrentMemoryContext, "pg_mip change",
 									   ALLOCSET_DEFAULT_SIZES);
-	initStringInfo(&build->body);
 	build->level = mip_values_begin();
 	return build;
 }
@@ -95,9 +92,9 @@ description_size(const MipwRelation *relation)
 }
 
 static inline bool
-fits(const MipBuild *build, const MipBuildTable *table, const StringInfoData *body)
+fits(const MipBuild *build, const MipBuildTable *table)
 {
-	uint64		size = mipw_size(build->writer) + body->len + table->share;
+	uint64		size = mipw_draft_size(build->writer) + table->share;
 
 	if (unlikely(!table->written))
 		size += description_size(&table->table->relation);
@@ -108,16 +105,17 @@ fits(const MipBuild *build, const MipBuildTable *table, const StringInfoData *bo
 static bool
 may_be_larger(const MipBuild *build, char op)
 {
-	return build->in_parts && (build->empty || (op == 'T' && build->truncates));
+	return build->in_parts && (build->last_op == 0 || (op == 'T' && build->last_op == 'T'));
 }
 
-static bool
-has_room(MipBuild *build, const MipBuildTable *table, char op, const StringInfoData *body)
+/* If there is none, is there without repeated keys, or must there be? */
+static pg_noinline bool
+make_room(MipBuild *build, const MipBuildTable *table, char op)
 {
-	if (fits(build, table, body) || may_be_larger(build, op))
+	if (may_be_larger(build, op))
 		return true;
 	mipw_settle_keys(build->writer);
-	if (fits(build, table, body))
+	if (fits(build, table))
 		return true;
 	if (!build->in_parts)
 		ereport(ERROR,
@@ -127,30 +125,53 @@ has_room(MipBuild *build, const MipBuildTable *table, char op, const StringInfoD
 	return false;
 }
 
+static pg_noinline void
+write_relation(MipBuild *build, MipBuildTable *table)
+{
+	table->number = mipw_write_relation(build->writer, &table->table->relation);
+	table->written = true;
+}
+
+/* Most changes need no memory. */
+static inline void
+reset(MemoryContext context)
+{
+	if (!context->isReset || context->firstchild)
+		MemoryContextReset(context);
+}
+
+static inline bool
+write_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
+			 TupleTableSlot *old, TupleTableSlot *new)
+{
+	MipwWriter *writer = build->writer;
+	uint32		relation = table->written ? table->number : writer->nrelations;
+	MipwBody   *body = mipw_change_begin(writer, op, number, relation, table->table->spare);
+
+	if (op != 'T')
+		mip_change_body(body, table->table, old, new);
+	if (unlikely(!fits(build, table)) && !make_room(build, table, op))
+	{
+		mipw_change_cancel(writer);
+		return false;
+	}
+	if (unlikely(!table->written))
+		write_relation(build, table);
+	mipw_change_end(writer, op, number);
+	mip_keys_write(table->keys, writer, op, old, new);
+	build->last_op = op;
+	return true;
+}
+
 bool
 mip_build_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 				 TupleTableSlot *old, TupleTableSlot *new)
 {
 	MemoryContext caller = MemoryContextSwitchTo(build->row);
-	StringInfo	body = &build->body;
-	bool		written;
+	bool		written = write_change(build, table, op, number, old, new);
 
-	body->len = 0;
-	if (op != 'T')
-		mip_change_body(body, table->table, old, new);
-	written = has_room(build, table, op, body);
-	if (written)
-	{
-		if (!table->written)
-			table->number = mipw_write_relation(build->writer, &table->table->relation);
-		table->written = true;
-		mipw_write_change(build->writer, op, number, table->number, body);
-		mip_keys_write(table->keys, build->writer, op, old, new);
-		build->empty = false;
-		build->truncates = op == 'T';
-	}
 	MemoryContextSwitchTo(caller);
-	MemoryContextReset(build->row);
+	reset(build->row);
 	return written;
 }
 
@@ -171,7 +192,6 @@ mip_build_end(MipBuild *build, int64 last)
 	mip_values_end(build->level);
 	writeset = mipw_end(build->writer, last, database_id(), GetDatabaseEncoding());
 	MemoryContextDelete(build->row);
-	pfree(build->body.data);
 	pfree(build);
 	return writeset;
 }

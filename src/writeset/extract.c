@@ -43,6 +43,15 @@
 
 #define READ_AT_A_TIME	256
 
+/* Versions of a table's rows, one after the other; `slot` has the last one. */
+typedef struct Reader
+{
+	TupleTableSlot *slot;
+	BlockIdData block;			/* of its page, which is pinned; or none */
+	OffsetNumber most;			/* there are so many there at least */
+	Page		page;
+} Reader;
+
 /* A table that has been changed */
 typedef struct Source
 {
@@ -55,8 +64,8 @@ typedef struct Source
 	MipBuildTable *table;
 	MipPlaceKeys *keys;
 	int			checked;		/* this file is the table's, with these keys */
-	TupleTableSlot *old;
-	TupleTableSlot *new;
+	Reader		old;
+	Reader		new;
 } Source;
 
 typedef struct Extraction
@@ -66,8 +75,10 @@ typedef struct Extraction
 	HTAB	   *sources;		/* by relid */
 	Source	   *source;			/* the one looked for last, for this file */
 	int			file;
+	int			ready;			/* the file, if all that is still to come of
+								 * it is to be read; else -1 */
 	bool		own;			/* of this transaction */
-	int64		position;		/* up to here */
+	int64		position;		/* up to here, or before the one looked at */
 	int64		end;			/* what code of others adds meanwhile does not
 								 * count */
 	int64		last;			/* the number of the one before */
@@ -175,6 +186,13 @@ mip_refuse_other_keys(const Source *source)
 }
 
 static void
+init_reader(Reader *reader, Relation rel)
+{
+	reader->slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsBufferHeapTuple);
+	BlockIdSet(&reader->block, InvalidBlockNumber);
+}
+
+static void
 open_source(Extraction *extraction, Source *source)
 {
 	Relation	rel;
@@ -192,8 +210,8 @@ open_source(Extraction *extraction, Source *source)
 	source->table = mip_build_table(extraction->build, rel);
 	source->filenumber = mip_filenumber(&rel->MIP_RD_LOCATOR);
 	source->keys = mip_capture_keys(rel);
-	source->old = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsBufferHeapTuple);
-	source->new = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsBufferHeapTuple);
+	init_reader(&source->old, rel);
+	init_reader(&source->new, rel);
 	source->rel = rel;
 }
 
@@ -210,8 +228,8 @@ close_sources(Extraction *extraction)
 		if (source->rel == NULL)
 			continue;
 		mip_build_close_table(source->table);
-		ExecDropSingleTupleTableSlot(source->old);
-		ExecDropSingleTupleTableSlot(source->new);
+		ExecDropSingleTupleTableSlot(source->old.slot);
+		ExecDropSingleTupleTableSlot(source->new.slot);
 		relation_close(source->rel, NoLock);
 	}
 }
@@ -366,38 +384,6 @@ has_page(Source *source, const ItemPointerData *tid)
 	return ItemPointerGetBlockNumber(tid) < source->blocks;
 }
 
-/*
- * Rows that we have changed one after the other are likely to be on one page, which the
- * slot has pinned since it read the one before. So nothing moves there, and versions that
- * we have made or replaced stay; no lock is needed, as in heap's scans. Of the tuple that
- * is stored in the slot nothing else changes. False: it has to be looked for.
- */
-static inline bool
-read_from_same_page(const ItemPointerData *tid, TupleTableSlot *slot)
-{
-	BufferHeapTupleTableSlot *buffered = (BufferHeapTupleTableSlot *) slot;
-	HeapTuple	tuple = &buffered->base.tupdata;
-	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
-	Page		page;
-	ItemId		item;
-
-	if (!BufferIsValid(buffered->buffer) ||
-		!BlockIdEquals(&slot->tts_tid.ip_blkid, &tid->ip_blkid))
-		return false;
-	page = BufferGetPage(buffered->buffer);
-	if (offset > PageGetMaxOffsetNumber(page))
-		return false;
-	item = PageGetItemId(page, offset);
-	if (!ItemIdIsNormal(item))
-		return false;
-	tuple->t_self = slot->tts_tid = *tid;
-	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
-	tuple->t_len = ItemIdGetLength(item);
-	buffered->base.off = 0;
-	slot->tts_nvalid = 0;
-	return true;
-}
-
 /* Which snapshot would see it does not matter. */
 static void
 find_row(Source *source, ItemPointerData tid, TupleTableSlot *slot)
@@ -414,14 +400,51 @@ find_row(Source *source, ItemPointerData tid, TupleTableSlot *slot)
 					RelationGetRelationName(source->rel))));
 }
 
-/* The row at a place. */
-static inline TupleTableSlot *
-read_row(const Extraction *extraction, Source *source, const ItemPointerData *tid,
-		 TupleTableSlot *slot)
+/*
+ * Rows that we have changed one after the other are likely to be on one page, which the
+ * slot has pinned since it read the one before. So nothing moves there, and versions that
+ * we have made or replaced stay; no lock is needed, as in heap's scans.
+ */
+static pg_noinline void
+read_from_page(Extraction *extraction, Reader *reader, const ItemPointerData *tid)
 {
-	if (!extraction->own || !read_from_same_page(tid, slot))
-		find_row(source, *tid, slot);
-	return slot;
+	find_row(extraction->source, *tid, reader->slot);
+	if (!extraction->own)
+		return;
+	reader->block = tid->ip_blkid;
+	reader->page = BufferGetPage(((BufferHeapTupleTableSlot *) reader->slot)->buffer);
+	reader->most = PageGetMaxOffsetNumber(reader->page);
+}
+
+/* Of the tuple that is stored in the slot nothing else changes. False: it is to be looked for. */
+static inline bool
+read_from_same_page(Reader *reader, const ItemPointerData *tid)
+{
+	BufferHeapTupleTableSlot *slot = (BufferHeapTupleTableSlot *) reader->slot;
+	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
+	ItemId		item;
+
+	if (memcmp(&tid->ip_blkid, &reader->block, sizeof(BlockIdData)) != 0 ||
+		offset > reader->most)
+		return false;
+	item = PageGetItemId(reader->page, offset);
+	if (!ItemIdIsNormal(item))
+		return false;
+	slot->base.tupdata.t_self = slot->base.base.tts_tid = *tid;
+	slot->base.tupdata.t_data = (HeapTupleHeader) PageGetItem(reader->page, item);
+	slot->base.tupdata.t_len = ItemIdGetLength(item);
+	slot->base.off = 0;
+	slot->base.base.tts_nvalid = 0;
+	return true;
+}
+
+/* The row at a place */
+static inline TupleTableSlot *
+read_row(Extraction *extraction, Reader *reader, const ItemPointerData *tid)
+{
+	if (unlikely(!read_from_same_page(reader, tid)))
+		read_from_page(extraction, reader, tid);
+	return reader->slot;
 }
 
 /* TRUNCATEs that are one behind the other, from here on: are all of them outdated? */
@@ -463,9 +486,29 @@ is_outdated(Extraction *extraction, const Source *source, const MipPlace *place)
 	return !extraction->run_counts;
 }
 
+/* Apart from what each change needs. False: it is outdated. */
+static pg_noinline bool
+get_ready(Extraction *extraction, const MipPlace *place)
+{
+	Source	   *source = source_of_place(extraction, place);
+
+	extraction->ready = -1;
+	if (is_outdated(extraction, source, place))
+	{
+		if (source->left_out < 0)
+			source->left_out = extraction->position;
+		return false;
+	}
+	if (place->file != source->checked)
+		look_at_source(extraction, source, place);
+	if (place->op != MIP_PLACE_TRUNCATE)
+		extraction->ready = place->file;
+	return true;
+}
+
 /* False: there is no room for it. */
-static bool
-extract_place(Extraction *extraction, const MipPlace *place)
+static inline bool
+extract_place(Extraction *extraction, int64 position, const MipPlace *place)
 {
 	static const char ops[] = {
 		[MIP_PLACE_INSERT] = 'I',
@@ -473,24 +516,38 @@ extract_place(Extraction *extraction, const MipPlace *place)
 		[MIP_PLACE_DELETE] = 'D',
 		[MIP_PLACE_TRUNCATE] = 'T',
 	};
-	Source	   *source = source_of_place(extraction, place);
+	MipPlaceOp	op = place->op;
+	Source	   *source;
 	TupleTableSlot *old = NULL;
 	TupleTableSlot *new = NULL;
 
-	if (is_outdated(extraction, source, place))
+	if (unlikely(place->file != extraction->ready || op == MIP_PLACE_TRUNCATE))
 	{
-		if (source->left_out < 0)
-			source->left_out = extraction->position;
-		return true;
+		extraction->position = position;
+		if (!get_ready(extraction, place))
+			return true;
 	}
-	if (unlikely(place->file != source->checked))
-		look_at_source(extraction, source, place);
-	if (place->op == MIP_PLACE_UPDATE || place->op == MIP_PLACE_DELETE)
-		old = read_row(extraction, source, &place->old, source->old);
-	if (place->op == MIP_PLACE_INSERT || place->op == MIP_PLACE_UPDATE)
-		new = read_row(extraction, source, &place->new, source->new);
-	return mip_build_change(extraction->build, source->table, ops[place->op], place->number,
-							old, new);
+	source = extraction->source;
+	if (op == MIP_PLACE_UPDATE || op == MIP_PLACE_DELETE)
+		old = read_row(extraction, &source->old, &place->old);
+	if (op == MIP_PLACE_INSERT || op == MIP_PLACE_UPDATE)
+		new = read_row(extraction, &source->new, &place->new);
+	return mip_build_change(extraction->build, source->table, ops[op], place->number, old, new);
+}
+
+/* So many, from the first one on. Returns how many there was room for. */
+static int
+extract_some(Extraction *extraction, const MipPlace *places, int n)
+{
+	int64		position = extraction->position;
+	int			i = 0;
+
+	while (i < n && extract_place(extraction, position + i, &places[i]))
+		i++;
+	if (i > 0)
+		extraction->last = places[i - 1].number;
+	extraction->position = position + i;
+	return i;
 }
 
 static void
@@ -499,19 +556,12 @@ extract_places(Extraction *extraction)
 	MipPlace	places[READ_AT_A_TIME];
 	int			n;
 
-	while (extraction->position < extraction->end)
+	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		n = mip_places_read(extraction->places, extraction->position, places,
 							Min(READ_AT_A_TIME, extraction->end - extraction->position));
-		for (int i = 0; i < n; i++)
-		{
-			if (!extract_place(extraction, &places[i]))
-				return;
-			extraction->position++;
-			extraction->last = places[i].number;
-		}
-	}
+	} while (extract_some(extraction, places, n) == n && extraction->position < extraction->end);
 }
 
 static void
@@ -532,7 +582,7 @@ mip_extract(MipPlaces *places, bool own, int64 after, int64 max_bytes)
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context = AllocSetContextCreate(caller, "pg_mip extraction",
 												  ALLOCSET_DEFAULT_SIZES);
-	Extraction	extraction = {.places = places,.own = own,.last = after};
+	Extraction	extraction = {.places = places,.own = own,.ready = -1,.last = after};
 	struct varlena *writeset;
 
 	extraction.position = mip_places_above(places, after);

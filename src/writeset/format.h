@@ -208,18 +208,26 @@ extern MipwWriter *mipw_begin(uint64 first, uint64 nchanges);
 /* Its number in here; each relation should be written once. Sets its fingerprint. */
 extern uint32 mipw_write_relation(MipwWriter *writer, MipwRelation *relation);
 
-/* A body is made with mipw_body(), or as format_body.h does; numbers ascend. */
+/*
+ * A body is made with mipw_body(), or as format_body.h does; numbers ascend. Who has many
+ * makes them in place, as format_encode.h does.
+ */
 extern void mipw_write_change(MipwWriter *writer, char op, uint64 number,
 							  uint32 relation, const StringInfoData *body);
 
 /* As often as one likes: of the same hash the strongest mode is kept. */
 extern void mipw_write_key(MipwWriter *writer, uint64 hash, uint8 mode);
 
+/*
+ * Parts of format_body.h and format_encode.h: room for so many bytes more; for keys; for a
+ * body's length before it, of more than one byte.
+ */
+extern void mipw_enlarge(StringInfo buffer, size_t more);
+extern void mipw_make_room_for_keys(MipwWriter *writer);
+extern char *mipw_make_way(char *from, size_t length);
+
 /* Drops repeated keys. */
 extern void mipw_settle_keys(MipwWriter *writer);
-
-/* How long it would be now, or, with repeated keys, could be. */
-extern uint64 mipw_size(const MipwWriter *writer);
 
 /* The writeset; the writer and what belongs to it are freed. */
 extern struct varlena *mipw_end(MipwWriter *writer, uint64 last, uint64 database,

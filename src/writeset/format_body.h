@@ -26,7 +26,8 @@ typedef struct MipwBody
 {
 	StringInfo	buffer;			/* it is appended to this */
 	char	   *to;				/* here, until it ends */
-	size_t		spare;			/* room that there is from here on */
+	char	   *end;			/* of the room that there is */
+	size_t		spare;			/* so much there is from here on at least */
 	size_t		nulls;			/* where the bitmaps are, in the buffer */
 	size_t		changed;
 } MipwBody;
@@ -37,9 +38,8 @@ typedef struct MipwBody
 static inline char *
 mipw_room(StringInfo buffer, size_t most)
 {
-	/* more than MaxAllocSize is refused there */
 	if (unlikely(most >= buffer->maxlen - buffer->len))
-		enlargeStringInfo(buffer, Min(most, MaxAllocSize));
+		mipw_enlarge(buffer, most);
 	return buffer->data + buffer->len;
 }
 
@@ -73,7 +73,7 @@ mipw_bitmap_length(unsigned nbits)
 	return (nbits + 7) / 8;
 }
 
-/* Of this relation: what its values have, but those of varying length. */
+/* Of this relation: what its values have, but those of varying length. Some is left behind them. */
 static inline size_t
 mipw_body_spare(const MipwRelation *relation)
 {
@@ -81,12 +81,13 @@ mipw_body_spare(const MipwRelation *relation)
 		mipw_bitmap_length(relation->nidentity) + 2 * mipw_bitmap_length(relation->ncolumns);
 }
 
-static inline MipwBody
-mipw_body_begin(StringInfo buffer, size_t spare)
+static inline void
+mipw_body_begin(MipwBody *body, StringInfo buffer, size_t spare)
 {
-	MipwBody	body = {.buffer = buffer,.to = mipw_room(buffer, spare),.spare = spare};
-
-	return body;
+	body->buffer = buffer;
+	body->to = mipw_room(buffer, spare);
+	body->end = buffer->data + buffer->maxlen;
+	body->spare = spare;
 }
 
 static inline void
@@ -95,11 +96,11 @@ mipw_body_end(const MipwBody *body)
 	mipw_took(body->buffer, body->to);
 }
 
+/* Bytes of bitmaps; returns where they are. */
 static inline size_t
-mipw_body_bitmap(MipwBody *body, unsigned nbits)
+mipw_body_bits(MipwBody *body, size_t length)
 {
 	size_t		at = body->to - body->buffer->data;
-	size_t		length = mipw_bitmap_length(nbits);
 
 	/* most have no more */
 	memset(body->to, 0, MIPW_WIDEST);
@@ -113,16 +114,17 @@ mipw_body_bitmap(MipwBody *body, unsigned nbits)
 static inline void
 mipw_body_identity(MipwBody *body, const MipwRelation *relation)
 {
-	body->nulls = mipw_body_bitmap(body, relation->nidentity);
+	body->nulls = mipw_body_bits(body, mipw_bitmap_length(relation->nidentity));
 }
 
 /* Likewise; of an update's each that is changed is told to be so before. */
 static inline void
 mipw_body_row(MipwBody *body, const MipwRelation *relation, bool partly)
 {
-	if (partly)
-		body->changed = mipw_body_bitmap(body, relation->ncolumns);
-	body->nulls = mipw_body_bitmap(body, relation->ncolumns);
+	size_t		length = mipw_bitmap_length(relation->ncolumns);
+
+	body->changed = mipw_body_bits(body, partly ? 2 * length : length);
+	body->nulls = partly ? body->changed + length : body->changed;
 }
 
 static inline void
@@ -153,13 +155,23 @@ mipw_body_fixed(MipwBody *body, int width)
 	return to;
 }
 
-/* A value of another type */
+/* A value of another type, from here on; returns the end. */
+static inline char *
+mipw_body_put_string(MipwBody *body, char *to, const void *bytes, size_t length)
+{
+	if (unlikely(length + MIPW_VARINT + body->spare >= body->end - to))
+	{
+		mipw_took(body->buffer, to);
+		to = mipw_room(body->buffer, length + MIPW_VARINT + body->spare);
+		body->end = body->buffer->data + body->buffer->maxlen;
+	}
+	return mipw_put_bytes(mipw_put_varint(to, length), bytes, length);
+}
+
 static inline void
 mipw_body_string(MipwBody *body, const void *bytes, size_t length)
 {
-	mipw_took(body->buffer, body->to);
-	body->to = mipw_room(body->buffer, MIPW_VARINT + length + body->spare);
-	body->to = mipw_put_bytes(mipw_put_varint(body->to, length), bytes, length);
+	body->to = mipw_body_put_string(body, body->to, bytes, length);
 }
 
 #endif							/* MIP_WRITESET_FORMAT_BODY_H */

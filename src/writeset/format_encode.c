@@ -19,37 +19,25 @@
 #include "base/compat.h"
 #include "writeset/format.h"
 #include "writeset/format_body.h"
-
-typedef struct MipwKey
-{
-	uint64		hash;
-	uint8		mode;
-} MipwKey;
-
-struct MipwWriter
-{
-	MemoryContext context;
-	uint64		first;
-	uint64		number;			/* of the last change */
-	uint32		counts[4];		/* I, U, D, T */
-	uint32		nrelations;
-	StringInfoData relations;
-	StringInfoData changes;		/* becomes the writeset */
-	MipwKey    *keys;
-	uint64		nkeys;
-	uint64		room;
-};
+#include "writeset/format_encode.h"
 
 /* Sorting them by buckets is faster from here on; how many of them one is to have. */
-#define MANY_KEYS		256
+#define MANY_KEYS		64
 #define KEYS_PER_BUCKET	4
-#define MOST_BITS		16
+
+/* More do not stay in a processor's cache: they are put into fewer buckets, which do. */
+#define MOST_KEYS		16384
+#define BITS_OF_MOST	8
+
+/* So many are sorted as they are. */
+#define FEW_KEYS		16
 
 /* Bytes that a change often has, with its share of all else */
 #define USUAL_CHANGE	32
 
-/* With fewer, the memory that repeated ones take does not matter. */
+/* Keys are looked through for repeated ones when there are so many, and when so many times as many. */
 #define WORTH_SETTLING	65536
+#define WORTH_AGAIN		16
 
 #define ST_SORT sort_keys
 #define ST_ELEMENT_TYPE MipwKey
@@ -58,7 +46,28 @@ struct MipwWriter
 #define ST_DEFINE
 #include "lib/sort_template.h"
 
+pg_noreturn static void
+refuse_length(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("the writeset is longer than 1 GB"),
+			 errhint("Ask for parts of it.")));
+}
+
 /* ---- parts ---- */
+
+/* More than MaxAllocSize is refused in the end: a change in the making may be left out yet. */
+void
+mipw_enlarge(StringInfo buffer, size_t more)
+{
+	size_t		needed = (size_t) buffer->len + more + 1;
+
+	if (needed > PG_INT32_MAX)
+		refuse_length();
+	buffer->maxlen = Min(Max(needed, 2 * (size_t) buffer->maxlen), PG_INT32_MAX);
+	buffer->data = repalloc_huge(buffer->data, buffer->maxlen);
+}
 
 static void
 append_number(StringInfo buffer, uint64 value, int width)
@@ -130,13 +139,16 @@ void
 mipw_body(StringInfo buffer, char op, const MipwRelation *relation,
 		  const MipwValue *identity, const MipwValue *row)
 {
-	MipwBody	body = mipw_body_begin(buffer, mipw_body_spare(relation));
+	MipwBody	body;
 
+	mipw_body_begin(&body, buffer, mipw_body_spare(relation));
 	if (op == 'U' || op == 'D')
 		put_identity(&body, relation, identity);
 	if (op == 'U' || op == 'I')
 		put_row(&body, relation, op == 'U', row);
 	mipw_body_end(&body);
+	if (buffer->len >= MaxAllocSize)
+		refuse_length();
 }
 
 /* ---- the whole ---- */
@@ -154,6 +166,7 @@ mipw_begin(uint64 first, uint64 nchanges)
 	writer->number = first - 1;
 	initStringInfo(&writer->relations);
 	writer->room = 64 + Min(nchanges, WORTH_SETTLING);
+	writer->worth_settling = writer->room;
 	writer->keys = palloc(writer->room * sizeof(MipwKey));
 	MemoryContextSwitchTo(old);
 	initStringInfo(&writer->changes);
@@ -190,27 +203,35 @@ void
 mipw_write_change(MipwWriter *writer, char op, uint64 number, uint32 relation,
 				  const StringInfoData *body)
 {
-	StringInfo	buffer = &writer->changes;
-	uint64		skip = number - writer->number - 1;
-	char	   *to;
+	StringInfo	changes = &writer->changes;
+	char	   *to = mipw_room(changes, MIPW_HEAD + (size_t) body->len);
 
-	Assert(number > writer->number && relation < writer->nrelations);
-	to = mipw_room(buffer, 1 + 3 * MIPW_VARINT + (size_t) body->len);
-	*to++ = skip ? op | MIPW_SKIP : op;
-	if (skip)
-		to = mipw_put_varint(to, skip - 1);
-	to = mipw_put_varint(to, relation);
+	Assert(relation < writer->nrelations);
+	to = mipw_put_head(writer, to, op, number, relation);
 	to = mipw_put_varint(to, body->len);
-	mipw_took(buffer, mipw_put_bytes(to, body->data, body->len));
-	writer->number = number;
-	writer->counts[op == 'I' ? 0 : op == 'U' ? 1 : op == 'D' ? 2 : 3]++;
+	mipw_took(changes, mipw_put_bytes(to, body->data, body->len));
+	mipw_count_change(writer, op, number);
 }
 
-/* By the highest bits of its hash; where there are fewer than keys, keys of each are few. */
-static inline uint32
-bucket_of(const MipwKey *key, int bits)
+/* There is room for it. Returns the end. */
+char *
+mipw_make_way(char *from, size_t length)
 {
-	return key->hash >> (64 - bits);
+	char		head[MIPW_VARINT];
+	size_t		width = mipw_put_varint(head, length) - head;
+
+	memmove(from + width, from + 1, length);
+	memcpy(from, head, width);
+	return from + width + length;
+}
+
+/* ---- keys ---- */
+
+/* By its highest bits, those left out that all have in common; of each bucket there are few. */
+static inline uint32
+bucket_of(const MipwKey *key, int common, int bits)
+{
+	return key->hash << common >> (64 - bits);
 }
 
 /*
@@ -219,7 +240,7 @@ bucket_of(const MipwKey *key, int bits)
  * place goes to his, and so on, until one comes that belongs where the first one was.
  */
 static void
-put_into_buckets(MipwKey *keys, int bits, const uint64 *places)
+put_into_buckets(MipwKey *keys, int common, int bits, const uint64 *places)
 {
 	uint32		nbuckets = 1 << bits;
 	uint64	   *next = palloc(nbuckets * sizeof(uint64));
@@ -232,7 +253,7 @@ put_into_buckets(MipwKey *keys, int bits, const uint64 *places)
 			MipwKey		key = keys[next[i]];
 			uint32		bucket;
 
-			while ((bucket = bucket_of(&key, bits)) != i)
+			while ((bucket = bucket_of(&key, common, bits)) != i)
 			{
 				MipwKey    *place = &keys[next[bucket]++];
 				MipwKey		other = *place;
@@ -246,54 +267,103 @@ put_into_buckets(MipwKey *keys, int bits, const uint64 *places)
 	pfree(next);
 }
 
+static inline void
+sort_few(MipwKey *keys, uint64 nkeys)
+{
+	for (uint64 i = 1; i < nkeys; i++)
+	{
+		MipwKey		key = keys[i];
+		uint64		place = i;
+
+		for (; place > 0 && keys[place - 1].hash > key.hash; place--)
+			keys[place] = keys[place - 1];
+		keys[place] = key;
+	}
+}
+
+static void sort_by_buckets(MipwKey *keys, uint64 nkeys, int common);
+
+/* Those of which so many of the highest bits are the same */
+static inline void
+sort_these(MipwKey *keys, uint64 nkeys, int common)
+{
+	if (nkeys <= FEW_KEYS)
+		sort_few(keys, nkeys);
+	else if (nkeys < MANY_KEYS || common > 32)
+		sort_keys(keys, nkeys);
+	else
+		sort_by_buckets(keys, nkeys, common);
+}
+
 /*
  * Puts them in order by the highest bits first, one after the other: hashes are spread
  * evenly, so what is left to be sorted is short; if they are not, it is still sorted.
  */
 static void
-sort_by_buckets(MipwKey *keys, uint64 nkeys)
+sort_by_buckets(MipwKey *keys, uint64 nkeys, int common)
 {
-	int			bits = Min(pg_leftmost_one_pos64(nkeys / KEYS_PER_BUCKET), MOST_BITS);
+	int			bits = nkeys > MOST_KEYS ? BITS_OF_MOST :
+		pg_leftmost_one_pos64(nkeys / KEYS_PER_BUCKET);
 	uint32		nbuckets = 1 << bits;
 	uint64	   *places = palloc0((nbuckets + 1) * sizeof(uint64));
 
 	for (uint64 i = 0; i < nkeys; i++)
-		places[bucket_of(&keys[i], bits) + 1]++;
+		places[bucket_of(&keys[i], common, bits) + 1]++;
 	for (uint32 i = 0; i < nbuckets; i++)
 		places[i + 1] += places[i];
-	put_into_buckets(keys, bits, places);
+	put_into_buckets(keys, common, bits, places);
 	for (uint32 i = 0; i < nbuckets; i++)
-		sort_keys(keys + places[i], places[i + 1] - places[i]);
+		sort_these(keys + places[i], places[i + 1] - places[i], common + bits);
 	pfree(places);
+}
+
+/* Of those from this one on, which has the same hash as the one before; all are sorted. */
+static uint64
+drop_repeated(MipwKey *keys, uint64 from, uint64 nkeys)
+{
+	uint64		n = from;
+
+	for (uint64 i = from; i < nkeys; i++)
+	{
+		MipwKey    *last = &keys[n - 1];
+
+		if (last->hash == keys[i].hash)
+			last->mode = Max(last->mode, keys[i].mode);
+		else
+			keys[n++] = keys[i];
+	}
+	return n;
 }
 
 void
 mipw_settle_keys(MipwWriter *writer)
 {
-	uint64		n = 0;
+	MipwKey    *keys = writer->keys;
+	uint64		nkeys = writer->nkeys;
 
-	if (writer->nkeys >= MANY_KEYS)
-		sort_by_buckets(writer->keys, writer->nkeys);
-	else
-		sort_keys(writer->keys, writer->nkeys);
-	for (uint64 i = 0; i < writer->nkeys; i++)
+	sort_these(keys, nkeys, 0);
+	for (uint64 i = 1; i < nkeys; i++)
 	{
-		MipwKey    *key = &writer->keys[i];
-
-		if (n > 0 && writer->keys[n - 1].hash == key->hash)
-			writer->keys[n - 1].mode = Max(writer->keys[n - 1].mode, key->mode);
-		else
-			writer->keys[n++] = *key;
+		if (unlikely(keys[i].hash == keys[i - 1].hash))
+		{
+			writer->nkeys = drop_repeated(keys, i, nkeys);
+			break;
+		}
 	}
-	writer->nkeys = n;
 }
 
-static void
-make_room_for_keys(MipwWriter *writer)
+/* The same ones may have come again and again; where they have not, they are less likely to. */
+void
+mipw_make_room_for_keys(MipwWriter *writer)
 {
-	/* the same ones may have come again and again */
-	if (writer->nkeys >= WORTH_SETTLING)
+	uint64		before = writer->nkeys;
+
+	if (before >= writer->worth_settling)
+	{
 		mipw_settle_keys(writer);
+		if (writer->nkeys > before / 2)
+			writer->worth_settling = before * WORTH_AGAIN;
+	}
 	if (writer->nkeys > writer->room / 2)
 	{
 		writer->room *= 2;
@@ -304,18 +374,10 @@ make_room_for_keys(MipwWriter *writer)
 void
 mipw_write_key(MipwWriter *writer, uint64 hash, uint8 mode)
 {
-	if (unlikely(writer->nkeys == writer->room))
-		make_room_for_keys(writer);
-	writer->keys[writer->nkeys].hash = hash;
-	writer->keys[writer->nkeys++].mode = mode;
+	mipw_put_key(writer, hash, mode);
 }
 
-uint64
-mipw_size(const MipwWriter *writer)
-{
-	return MIPW_HEADER + 9 * writer->nkeys + writer->relations.len +
-		writer->changes.len + MIPW_TRAILER;
-}
+/* ---- the end ---- */
 
 static void
 put_header(const MipwWriter *writer, char *to, uint64 length, uint64 last,
@@ -362,12 +424,10 @@ mipw_end(MipwWriter *writer, uint64 last, uint64 database, uint8 encoding)
 
 	Assert(last + 1 >= writer->first && last >= writer->number);
 	mipw_settle_keys(writer);
-	length = mipw_size(writer);
+	length = MIPW_HEADER + 9 * writer->nkeys + writer->relations.len + writer->changes.len +
+		MIPW_TRAILER;
 	if (length > MaxAllocSize - VARHDRSZ)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("the writeset is longer than 1 GB"),
-				 errhint("Ask for parts of it.")));
+		refuse_length();
 	result = (struct varlena *) move_changes(writer, length);
 	to = VARDATA(result);
 	put_header(writer, to, length, last, database, encoding);

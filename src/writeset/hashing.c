@@ -38,9 +38,6 @@
 #include "writeset/hashing.h"
 #include "writeset/types.h"
 
-/* Any number; it has to be the same for ever. */
-#define SEED	UINT64CONST(0x4d49505753455431)
-
 /* ---- types ---- */
 
 /* Is a value of it one OID, by which it is hashed? */
@@ -155,6 +152,14 @@ mip_hashed_type(Relation index, int i)
 	return mip_innermost_type(index_column_type(index, i));
 }
 
+static void
+set_function(MipwHasher *hasher, Oid function)
+{
+	fmgr_info(function, &hasher->hash);
+	hasher->how = function == F_HASHINT4EXTENDED ? MIPW_HASH_INT4 :
+		function == F_HASHINT8EXTENDED ? MIPW_HASH_INT8 : MIPW_HASH_CALL;
+}
+
 bool
 mip_hasher_init(MipwHasher *hasher, Relation index, int i)
 {
@@ -176,10 +181,10 @@ mip_hasher_init(MipwHasher *hasher, Relation index, int i)
 	function = hash_function(hasher->type, eqop);
 	if (!OidIsValid(function))
 		return false;
-	fmgr_info(function, &hasher->hash);
+	set_function(hasher, function);
 	hasher->call = palloc0(SizeForFunctionCallInfo(2));
 	InitFunctionCallInfoData(*hasher->call, &hasher->hash, 2, hasher->collation, NULL, NULL);
-	hasher->call->args[1].value = UInt64GetDatum(SEED);
+	hasher->call->args[1].value = UInt64GetDatum(MIPW_SEED);
 	return true;
 }
 
@@ -210,7 +215,7 @@ mip_hasher_refer(MipwHasher *hasher, Oid type)
 		return true;
 	if (OidIsValid(function = sibling_function(hasher, type)))
 	{
-		fmgr_info(function, &hasher->hash);
+		set_function(hasher, function);
 		return true;
 	}
 	switch (find_coercion_pathway(hasher->type, type, COERCION_ASSIGNMENT, &function))
@@ -227,6 +232,7 @@ mip_hasher_refer(MipwHasher *hasher, Oid type)
 				function >= FirstNormalObjectId)
 				return false;
 			fmgr_info(function, &hasher->cast);
+			hasher->how = MIPW_HASH_OTHERWISE;
 			hasher->cast_nargs = get_func_nargs(function);
 			return true;
 		default:
@@ -262,7 +268,7 @@ text_hash(MipwHasher *hasher, Datum value)
 	MipwValue	bytes;
 
 	mip_value_encode(&hasher->codec, value, room, &bytes);
-	return hash_bytes_extended(bytes.data, bytes.length, SEED);
+	return hash_bytes_extended(bytes.data, bytes.length, MIPW_SEED);
 }
 
 uint64

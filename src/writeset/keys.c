@@ -34,6 +34,7 @@
 #include "base/compat.h"
 #include "base/owner.h"
 #include "base/partitions.h"
+#include "writeset/format_encode.h"
 #include "writeset/hashing.h"
 #include "writeset/keys.h"
 #include "writeset/values.h"
@@ -54,6 +55,7 @@ typedef struct MipwKeyDef
 	bool		names_row;		/* the identity, or the primary key */
 	bool		nulls;			/* nulls are equal */
 	bool		computed;		/* has expressions or a predicate */
+	bool		plain;			/* nothing of all this but hashed columns */
 	int			ncolumns;
 	AttrNumber *attnums;		/* here; 0: an expression */
 	MipwHasher *hashers;
@@ -181,6 +183,7 @@ add_index(MipwKeys *keys, Relation index)
 	def->computed = is_computed(index);
 	if (def->computed && may_compute(keys->rel))
 		prepare_to_compute(keys, def, index);
+	def->plain = def->hashed && !def->computed && !def->nulls;
 	keys->has_identity |= identity;
 }
 
@@ -299,6 +302,7 @@ add_reference(MipwKeys *keys, const ForeignKeyCacheInfo *fk)
 	init_hashers(def, index);
 	def->reference = true;
 	refer(keys, def, fk, index);
+	def->plain = def->hashed;
 	index_close(index, AccessShareLock);
 	/* a key to a partitioned table is one to each partition, too */
 	for (int i = 0; i < keys->ndefs; i++)
@@ -368,80 +372,102 @@ mip_keys_most(const MipwKeys *keys)
 
 /* ---- the key of a row ---- */
 
-/* Adds a column's value to the row's key; false if it has none. */
-static inline bool
-add_value(MipwKeyDef *def, int i, Datum value, bool null, uint64 *hash)
+typedef struct RowKey
 {
-	if (null && !def->nulls)
-		return false;
-	if (def->hashed)
-		*hash = hash_combine64(*hash, null ? NULL_HASH :
-							   mip_hasher_hash(&def->hashers[i], value));
-	return true;
-}
+	uint64		hash;
+	bool		there;			/* else the row has none */
+} RowKey;
 
-/* The row's key; false if it has none. */
-static bool
-plain_key(MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+static const RowKey no_key;
+
+/* As most keys are. */
+static pg_attribute_always_inline RowKey
+plain_key(MipwKeyDef *def, TupleTableSlot *slot)
 {
-	*hash = def->hashed ? def->seed : def->relation;
+	RowKey		key = {def->seed, true};
+
 	for (int i = 0; i < def->ncolumns; i++)
 	{
 		bool		null;
 		Datum		value = slot_getattr(slot, def->attnums[i], &null);
 
-		if (!add_value(def, i, value, null, hash))
-			return false;
+		if (null)
+			return no_key;
+		key.hash = hash_combine64(key.hash, mip_hasher_hash(&def->hashers[i], value));
 	}
-	return true;
+	return key;
 }
 
-/* With expressions */
-static bool
-formed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+/* Of these columns */
+static RowKey
+key_of_values(MipwKeyDef *def, const Datum *values, const bool *nulls)
 {
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
+	RowKey		key = {def->hashed ? def->seed : def->relation, true};
 
-	FormIndexDatum(def->info, slot, keys->estate, values, nulls);
-	*hash = def->hashed ? def->seed : def->relation;
 	for (int i = 0; i < def->ncolumns; i++)
-		if (!add_value(def, i, values[i], nulls[i], hash))
-			return false;
-	return true;
+	{
+		if (nulls[i] && !def->nulls)
+			return no_key;
+		if (def->hashed)
+			key.hash = hash_combine64(key.hash, nulls[i] ? NULL_HASH :
+									  mip_hasher_hash(&def->hashers[i], values[i]));
+	}
+	return key;
 }
 
-static bool
-computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+/* With expressions, as its owner */
+static RowKey
+owners_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot)
 {
 	ExprContext *econtext = GetPerTupleExprContext(keys->estate);
-	MipUser		user;
-	bool		there;
+	MipUser		user = become_owner(keys->rel);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	RowKey		key = no_key;
+
+	econtext->ecxt_scantuple = slot;
+	if (def->predicate == NULL || ExecQual(def->predicate, econtext))
+	{
+		FormIndexDatum(def->info, slot, keys->estate, values, nulls);
+		key = key_of_values(def, values, nulls);
+	}
+	mip_become_again(user);
+	ResetExprContext(econtext);
+	return key;
+}
+
+static RowKey
+computed_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot)
+{
+	RowKey		key = {def->relation, true};
 
 	/*
 	 * code of others, as types' output functions, may have made a schema
 	 * meanwhile
 	 */
-	if (def->info == NULL || !may_compute(keys->rel))
-	{
-		def->hashed = false;
-		*hash = def->relation;
-		return true;
-	}
-	user = become_owner(keys->rel);
-	econtext->ecxt_scantuple = slot;
-	there = (def->predicate == NULL || ExecQual(def->predicate, econtext)) &&
-		formed_key(keys, def, slot, hash);
-	mip_become_again(user);
-	ResetExprContext(econtext);
-	return there;
+	if (def->info && may_compute(keys->rel))
+		return owners_key(keys, def, slot);
+	def->hashed = false;
+	return key;
 }
 
-static inline bool
-row_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot, uint64 *hash)
+static pg_noinline RowKey
+other_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot)
 {
-	return def->computed ? computed_key(keys, def, slot, hash) :
-		plain_key(def, slot, hash);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (def->computed)
+		return computed_key(keys, def, slot);
+	for (int i = 0; i < def->ncolumns; i++)
+		values[i] = slot_getattr(slot, def->attnums[i], &nulls[i]);
+	return key_of_values(def, values, nulls);
+}
+
+static pg_attribute_always_inline RowKey
+row_key(MipwKeys *keys, MipwKeyDef *def, TupleTableSlot *slot)
+{
+	return likely(def->plain) ? plain_key(def, slot) : other_key(keys, def, slot);
 }
 
 /* Has the update changed what this key is of? True: perhaps. */
@@ -465,67 +491,75 @@ may_be_hashed_elsewhere(const MipwKeyDef *def)
 	return def->of_extension && !def->hashed;
 }
 
+/* Of an update, the row's key that it has left alone; it names the row. */
+static inline void
+write_unchanged(const MipwKeyDef *def, MipwWriter *writer, RowKey key)
+{
+	if (key.there)
+		mipw_put_key(writer, key.hash, may_be_hashed_elsewhere(def) ? MIPW_K : MIPW_N);
+}
+
+/* Equal values may have other bytes. */
+static pg_noinline void
+write_changed(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer,
+			  TupleTableSlot *old, TupleTableSlot *new)
+{
+	RowKey		was = row_key(keys, def, old);
+	RowKey		is = row_key(keys, def, new);
+	bool		changed = was.there != is.there ||
+		(was.there && (was.hash != is.hash || !def->hashed));
+
+	if (changed && was.there)
+		mipw_put_key(writer, was.hash, MIPW_K);
+	if (changed && is.there)
+		mipw_put_key(writer, is.hash, MIPW_K);
+	if (!changed && def->names_row)
+		write_unchanged(def, writer, was);
+}
+
 /*
  * An update's: what it has left alone is N of the identity and of the primary key, by
  * which copies may tell rows that have another identity, and nothing of others.
  */
-static void
+static inline void
 write_index_update(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer,
 				   TupleTableSlot *old, TupleTableSlot *new)
 {
-	bool		changed = may_have_changed(keys, def);
-	uint64		old_hash;
-	uint64		new_hash;
-	bool		was = false;
-	bool		is = false;
-
-	if (!changed && !def->names_row)
-		return;
-	was = row_key(keys, def, old, &old_hash);
-	if (changed)
-	{
-		is = row_key(keys, def, new, &new_hash);
-		changed = was != is || (was && (old_hash != new_hash || !def->hashed));
-	}
-	if (changed && was)
-		mipw_write_key(writer, old_hash, MIPW_K);
-	if (changed && is)
-		mipw_write_key(writer, new_hash, MIPW_K);
-	if (!changed && was && def->names_row)
-		mipw_write_key(writer, old_hash, may_be_hashed_elsewhere(def) ? MIPW_K : MIPW_N);
+	if (may_have_changed(keys, def))
+		write_changed(keys, def, writer, old, new);
+	else if (def->names_row)
+		write_unchanged(def, writer, row_key(keys, def, old));
 }
 
-static void
-write_index(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer, char op,
-			TupleTableSlot *old, TupleTableSlot *new)
+static inline void
+write_index(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer, TupleTableSlot *slot)
 {
-	uint64		hash;
+	RowKey		key = row_key(keys, def, slot);
 
-	if (op == 'U')
-		write_index_update(keys, def, writer, old, new);
-	else if (row_key(keys, def, op == 'I' ? new : old, &hash))
-		mipw_write_key(writer, hash, MIPW_K);
+	if (key.there)
+		mipw_put_key(writer, key.hash, MIPW_K);
 }
 
 /* A reference counts that has been set: it is what the row must find. */
-static void
+static pg_noinline void
 write_reference(MipwKeys *keys, MipwKeyDef *def, MipwWriter *writer, char op,
 				TupleTableSlot *old, TupleTableSlot *new)
 {
-	uint64		hash;
+	RowKey		key;
 
 	if (op == 'D' || (op == 'U' && !may_have_changed(keys, def)))
 		return;
-	if (!row_key(keys, def, new, &hash))
+	key = row_key(keys, def, new);
+	if (!key.there)
 		return;
-	mipw_write_key(writer, hash, def->hashed ? MIPW_R : def->unhashed_mode);
+	mipw_put_key(writer, key.hash, def->hashed ? MIPW_R : def->unhashed_mode);
 	/* and where it is not hashed, K of the relation has to be met */
 	if (def->of_extension && def->hashed)
-		mipw_write_key(writer, def->relation, MIPW_R);
+		mipw_put_key(writer, def->relation, MIPW_R);
 }
 
 /* Of a table without identity: the old row's bytes, in whatever order the columns are. */
-static void
+static pg_noinline void
 write_whole_row(MipwKeys *keys, MipwWriter *writer, TupleTableSlot *old)
 {
 	const MipwRelation *relation = &keys->table->relation;
@@ -546,19 +580,15 @@ write_whole_row(MipwKeys *keys, MipwWriter *writer, TupleTableSlot *old)
 		seed = add_name(keys->row_seed, relation->columns[column].name);
 		hash += hash_bytes_extended(value.data, value.length, seed);
 	}
-	mipw_write_key(writer, hash, MIPW_K);
+	mipw_put_key(writer, hash, MIPW_K);
 }
 
-static void
-write_relations(MipwKeys *keys, MipwWriter *writer, char op)
+static pg_noinline void
+write_relations(MipwKeys *keys, MipwWriter *writer, uint8 mode)
 {
-	uint8		mode = op == 'T' ? MIPW_K : MIPW_R;
-
-	if (keys->written >= mode)
-		return;
-	mipw_write_key(writer, keys->relations[0], mode);
+	mipw_put_key(writer, keys->relations[0], mode);
 	for (int i = 1; i < keys->nrelations; i++)
-		mipw_write_key(writer, keys->relations[i], MIPW_R);
+		mipw_put_key(writer, keys->relations[i], MIPW_R);
 	keys->written = mode;
 }
 
@@ -566,7 +596,10 @@ void
 mip_keys_write(MipwKeys *keys, MipwWriter *writer, char op, TupleTableSlot *old,
 			   TupleTableSlot *new)
 {
-	write_relations(keys, writer, op);
+	uint8		mode = op == 'T' ? MIPW_K : MIPW_R;
+
+	if (unlikely(keys->written < mode))
+		write_relations(keys, writer, mode);
 	if (op == 'T')
 		return;
 	for (int i = 0; i < keys->ndefs; i++)
@@ -575,8 +608,10 @@ mip_keys_write(MipwKeys *keys, MipwWriter *writer, char op, TupleTableSlot *old,
 
 		if (def->reference)
 			write_reference(keys, def, writer, op, old, new);
+		else if (op == 'U')
+			write_index_update(keys, def, writer, old, new);
 		else
-			write_index(keys, def, writer, op, old, new);
+			write_index(keys, def, writer, op == 'I' ? new : old);
 	}
 	if (op != 'I' && !keys->has_identity)
 		write_whole_row(keys, writer, old);

@@ -58,7 +58,7 @@ extern void mip_values_end(int level);
  */
 extern void mip_value_encode(MipwCodec *codec, Datum datum, uint8 *room, MipwValue *value);
 
-/* Appends them: for mip_value_append(), of whatever type */
+/* Appends them: for mip_value_put(), of whatever type */
 extern void mip_value_append_any(MipwBody *body, MipwCodec *codec, Datum datum);
 
 /* Of a varlena: neither compressed nor out of line */
@@ -69,17 +69,16 @@ mip_value_is_at_hand(Datum datum)
 		!VARATT_IS_EXTERNAL(DatumGetPointer(datum));
 }
 
-/* Appends them. */
-static inline void
-mip_value_append(MipwBody *body, MipwCodec *codec, Datum datum)
+/* Appends them, from here on; returns the end. */
+static inline char *
+mip_value_put(MipwBody *body, MipwCodec *codec, Datum datum, char *to)
 {
-	if (codec->width > 0 && codec->typbyval)
-		mipw_put_number(mipw_body_fixed(body, codec->width), datum, 8);
-	else if (codec->plain && mip_value_is_at_hand(datum))
-		mipw_body_string(body, VARDATA_ANY(DatumGetPointer(datum)),
-						 VARSIZE_ANY_EXHDR(DatumGetPointer(datum)));
-	else
-		mip_value_append_any(body, codec, datum);
+	if (codec->plain && mip_value_is_at_hand(datum))
+		return mipw_body_put_string(body, to, VARDATA_ANY(DatumGetPointer(datum)),
+									VARSIZE_ANY_EXHDR(DatumGetPointer(datum)));
+	body->to = to;
+	mip_value_append_any(body, codec, datum);
+	return body->to;
 }
 
 /*
