@@ -11,6 +11,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,19 @@ TABLES = {
     "parent": "id",
     "child": "tx",
     "follower": "tx",
+    "census": "kind",
+    "booking": "tx",
+    "seat": "id",
     "part": "id",
     "tally": None,
     "ticket": None,
     "document": "id",
     "note": None,
 }
-FIRST_BALANCE, ACCOUNTS, FIRST_PARENTS, PARTS_OF_A_GROUP = 1000, 30, 12, 10
+FIRST_BALANCE, ACCOUNTS, SEATS, FIRST_PARENTS, KINDS_OF_PARENTS, PARTS_OF_A_GROUP = 1000, 30, 20, 12, 3, 10
 PROMISED = (
     *("40001", "40P01", "57014", "25P04", "53400", "08007"),  # by docs/reference/sql.md
-    *("23503", "23505", "23514"),
+    *("23503", "23505", "23514", "23P01"),
     *("57P01", "57P02", "57P03", None),  # servers that end, connections that are lost
 )
 
@@ -322,6 +326,31 @@ def _unique(replica: Replica, record: Record) -> Iterator[str]:
                     yield f"{table}, {key} = {value}: {number} rows"
 
 
+def _bookings(replica: Replica, record: Record) -> Iterator[str]:
+    yield from _came_and_went(
+        (tx for tx, _ in replica.rows["booking"]),
+        (detail["booked"] for detail in replica.details("booked")),
+        (detail["unbooked"] for detail in replica.details("unbooked")),
+    )
+    in_order = sorted((during.lower, during.upper, tx) for tx, during in replica.rows["booking"])
+    for (_, end, tx), (begin, _, other) in pairwise(in_order):
+        if begin < end:
+            yield f"{tx} and {other}: at the same time"
+
+
+def _seats(replica: Replica, record: Record) -> Iterator[str]:
+    places = sorted(place for _, place in replica.rows["seat"])
+    if places != list(range(1, SEATS + 1)):
+        yield f"they are at {places}"
+
+
+def _census(replica: Replica, record: Record) -> Iterator[str]:
+    there = Counter(parent % KINDS_OF_PARENTS for _, parent in replica.rows["follower"])
+    for kind, n in replica.rows["census"]:
+        if n != there[kind]:
+            yield f"of kind {kind}: {n} were counted, but {there[kind]} are there"
+
+
 def _references(replica: Replica, record: Record) -> Iterator[str]:
     parents = {parent for parent, _ in replica.rows["parent"]}
     for table in ("child", "follower"):
@@ -428,6 +457,9 @@ CHECKS = {
     "of rows that look the same there are as many as were issued and not used": _tickets,
     "rows that are changed together have changed together": _parts,
     "unique keys are": _unique,
+    "no two bookings are at the same time, and there are those that were not taken back": _bookings,
+    "no two seats are at one place": _seats,
+    "triggers have counted each row once": _census,
     "no child is without its parent": _references,
     "names are there that were claimed and not released": _names,
     "parents are there that were founded and not ended": _parents,

@@ -23,6 +23,22 @@ class Injector(Injection):
     def _cluster(self, target: str) -> Cluster:
         return self._site.servers[target]
 
+    async def _to_a_process(self, process: Process, fault: Fault) -> bool:
+        if fault.kind != "replace agent":
+            return await super()._to_a_process(process, fault)
+        other = Process(process.name, process.target, process.config)
+        await other.start()
+        try:
+            await asyncio.sleep(fault.details["beside"])
+            process.doomed = True
+            await process.kill()
+            await asyncio.sleep(fault.details["alone"])
+            await process.start()
+            await asyncio.sleep(fault.details["beside"])
+        finally:
+            await other.kill()
+        return True
+
     async def _to_a_site(self, fault: Fault) -> bool:
         details, cluster = fault.details, self._cluster(fault.target)
         match fault.kind:

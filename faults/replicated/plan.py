@@ -23,6 +23,7 @@ KINDS = {
     "kill backend": 4,
     "end backend": 6,
     "kill agent": 12,
+    "replace agent": 5,
     "kill client": 3,
     "pause replica": 5,
     "pause log": 3,
@@ -78,6 +79,8 @@ def _target(rng: random.Random, kind: str) -> str:
 
 def _details(rng: random.Random, kind: str) -> dict[str, Any]:
     """Shorter ones than elsewhere: where the log or an agent is away, nothing is committed."""
+    if kind == "replace agent":
+        return {"beside": round(rng.uniform(0.1, 2), 2), "alone": round(rng.uniform(0.1, 2), 2)}
     details = common_details(rng, kind)
     if "back" in details:
         details["back"] = round(rng.uniform(0.1, 2), 2)

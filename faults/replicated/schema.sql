@@ -20,9 +20,29 @@ CREATE TABLE name (name text PRIMARY KEY, owner text NOT NULL) USING mip;
 CREATE TABLE parent (id int PRIMARY KEY, owner text NOT NULL) USING mip;
 CREATE TABLE child (tx text PRIMARY KEY, parent int NOT NULL REFERENCES parent) USING mip;
 CREATE TABLE follower (tx text PRIMARY KEY, parent int NOT NULL REFERENCES parent ON DELETE CASCADE) USING mip;
+-- How many followers there are of each kind of parent: by triggers, which a cascade fires as well
+CREATE TABLE census (kind int PRIMARY KEY, n bigint NOT NULL) USING mip;
+INSERT INTO census SELECT n, 0 FROM generate_series(0, 2) n;
+CREATE FUNCTION count_follower() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_OP = 'INSERT' THEN
+		UPDATE census SET n = n + 1 WHERE kind = NEW.parent % 3;
+	ELSE
+		UPDATE census SET n = n - 1 WHERE kind = OLD.parent % 3;
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER census AFTER INSERT OR DELETE ON follower FOR EACH ROW EXECUTE FUNCTION count_follower();
 CREATE INDEX ON child (parent);
 CREATE INDEX ON follower (parent);
 INSERT INTO parent SELECT n, '' FROM generate_series(1, 12) n;
+
+-- No two at the same time
+CREATE TABLE booking (tx text PRIMARY KEY, during int4range NOT NULL, EXCLUDE USING gist (during WITH &&)) USING mip;
+
+-- Two change places, which no two may have at their COMMIT
+CREATE TABLE seat (id int PRIMARY KEY, place int NOT NULL UNIQUE DEFERRABLE INITIALLY DEFERRED) USING mip;
+INSERT INTO seat SELECT n, n FROM generate_series(1, 20) n;
 
 -- The rows of a group are changed together
 CREATE TABLE part (id int PRIMARY KEY, of int NOT NULL, version bigint NOT NULL) USING mip;

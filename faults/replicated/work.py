@@ -11,7 +11,7 @@ import psycopg
 
 __all__ = ["EFFECT", "WORKS", "Connection", "Detail", "Isolation", "Nothing", "Work", "rows"]
 
-ACCOUNTS, COUNTERS, NAMES, PARENTS, GROUPS, TALLIES, DOCUMENTS = 30, 8, 40, 12, 6, 4, 10
+ACCOUNTS, COUNTERS, NAMES, SEATS, PARENTS, GROUPS, TALLIES, DOCUMENTS = 30, 8, 40, 20, 12, 6, 4, 10
 
 EFFECT = "INSERT INTO effect VALUES (%s, %s)"
 
@@ -138,6 +138,27 @@ async def rename(conn: Connection, tx: str, rng: random.Random) -> Detail:
     return {}
 
 
+async def book(conn: Connection, tx: str, rng: random.Random) -> Detail:
+    low = rng.randint(0, 150)
+    during = f"[{low},{low + rng.randint(1, 6)})"
+    await rows(conn, "INSERT INTO booking VALUES (%s, %s)", tx, during)
+    return {"booked": tx}
+
+
+async def unbook(conn: Connection, tx: str, rng: random.Random) -> Detail:
+    (owner,) = await one(conn, "DELETE FROM booking WHERE during @> %s RETURNING tx", rng.randint(0, 155))
+    return {"unbooked": owner}
+
+
+async def swap(conn: Connection, tx: str, rng: random.Random) -> Detail:
+    """By what was read before: the constraint is looked at in the end."""
+    first, second = rng.sample(range(1, SEATS + 1), 2)
+    places = dict(await rows(conn, "SELECT id, place FROM seat WHERE id IN (%s, %s)", first, second))
+    for seat, other in rng.sample([(first, second), (second, first)], 2):
+        await one(conn, "UPDATE seat SET place = %s WHERE id = %s RETURNING 1", places[other], seat)
+    return {}
+
+
 async def found(conn: Connection, tx: str, rng: random.Random) -> Detail:
     await rows(conn, "INSERT INTO parent VALUES (%s, %s)", rng.randint(1, PARENTS), tx)
     return {"founded": tx}
@@ -234,6 +255,9 @@ WORKS = {
     "claim": Work(claim, 8),
     "release": Work(release, 5),
     "rename": Work(rename, 3),
+    "book": Work(book, 6),
+    "unbook": Work(unbook, 4),
+    "swap": Work(swap, 5),
     "found": Work(found, 6),
     "bear": Work(bear, 8),
     "follow": Work(follow, 4),

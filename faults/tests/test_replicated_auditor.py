@@ -33,6 +33,9 @@ TALLIES = "no update of a row without a key is lost"
 TICKETS = "of rows that look the same there are as many as were issued and not used"
 PARTS = "rows that are changed together have changed together"
 UNIQUE = "unique keys are"
+BOOKINGS = "no two bookings are at the same time, and there are those that were not taken back"
+SEATS = "no two seats are at one place"
+CENSUS = "triggers have counted each row once"
 REFERENCES = "no child is without its parent"
 NAMES = "names are there that were claimed and not released"
 PARENTS = "parents are there that were founded and not ended"
@@ -106,9 +109,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
 async def _work(day: Day) -> None:
     rng = random.Random(1)
     async with await psycopg.AsyncConnection.connect(day.cluster.conninfo(), autocommit=True) as conn:
-        for number in range(TRANSACTIONS):
+        works = rng.choices(list(WORKS.values()), [work.often for work in WORKS.values()], k=TRANSACTIONS)
+        for number, work in enumerate([*works, WORKS["note"], WORKS["note"]]):
             tx = f"t{number}"
-            [work] = rng.choices(list(WORKS.values()), [work.often for work in WORKS.values()])
             day.write(event="begin", tx=tx)
             try:
                 async with conn.transaction():
@@ -135,7 +138,7 @@ VIOLATIONS: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
     "one twice": ((), f"INSERT INTO effect SELECT * FROM effect WHERE tx = {FOLLOWED}", {COMMITTED, WHOLE}),
     "nobody's": ((), "INSERT INTO effect VALUES ('nobody', '{}')", {WHOLE}),
     "another one": ((), f"UPDATE effect SET detail = '{{\"else\": 1}}' WHERE tx = {FOLLOWED}", {WHOLE}),
-    "a row lost at one": (("one",), "DELETE FROM follower WHERE tx = (SELECT min(tx) FROM follower)", {SAME}),
+    "a row lost at one": (("one",), "DELETE FROM document WHERE id = 3", {SAME}),
     "a row more at one": (("two",), "INSERT INTO follower SELECT 'x', min(id) FROM parent", {SAME}),
     "another row at one": (("one",), "UPDATE follower SET tx = 'x' WHERE tx = (SELECT min(tx) FROM follower)", {SAME}),
     "a row that no index has": (
@@ -170,6 +173,20 @@ VIOLATIONS: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
     ),
     "a name lost": ((), "DELETE FROM name WHERE name = (SELECT min(name) FROM name)", {NAMES}),
     "another one's name": ((), "UPDATE name SET owner = 'x' WHERE name = (SELECT min(name) FROM name)", {NAMES}),
+    "a booking lost": ((), "DELETE FROM booking WHERE tx = (SELECT min(tx) FROM booking)", {BOOKINGS}),
+    "two bookings at the same time": (
+        (),
+        "DO $$ BEGIN EXECUTE 'ALTER TABLE booking DROP CONSTRAINT ' || (SELECT conname FROM pg_constraint"
+        " WHERE conrelid = 'booking'::regclass AND contype = 'x'); END $$;"
+        "UPDATE booking SET during = int4range(0, 500) WHERE tx = (SELECT min(tx) FROM booking)",
+        {BOOKINGS},
+    ),
+    "two seats at one place": (
+        (),
+        "ALTER TABLE seat DROP CONSTRAINT seat_place_key; UPDATE seat SET place = 3 WHERE id = 2",
+        {SEATS},
+    ),
+    "a row that no trigger has counted": ((), "UPDATE census SET n = n - 1 WHERE kind = 1", {CENSUS}),
     "a parent gone from its children": (
         (),
         "SET session_replication_role = replica; DELETE FROM parent WHERE id = (SELECT min(parent) FROM child)",
@@ -177,8 +194,8 @@ VIOLATIONS: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
     ),
     "a child without a parent": (
         (),
-        "SET session_replication_role = replica; INSERT INTO follower VALUES ('x', 1000)",
-        {REFERENCES},
+        "SET session_replication_role = replica; INSERT INTO child VALUES ('x', 1000)",
+        {REFERENCES, CHILDREN},
     ),
     "a child lost": ((), "DELETE FROM child WHERE tx = (SELECT min(tx) FROM child)", {CHILDREN}),
     "a text torn": ((), "UPDATE document SET body = body || 'x' WHERE id = 1", {DOCUMENTS}),
