@@ -82,7 +82,7 @@ class World(ABC):
 async def through(world: World, story: Callable[[], Coroutine[Any, Any, T]], seconds: float, tell: Tell) -> T:
     """What the story, which takes so long, comes to. Raises Stuck."""
     try:
-        async with asyncio.timeout(seconds + PATIENCE):
+        async with asyncio.timeout(seconds + PATIENCE) as limit:
             await world.start()
             tell(f"{len(world.processes)} processes are there, and {len(world.links)} links")
             watch, task = asyncio.create_task(world.watch()), asyncio.create_task(story())
@@ -94,6 +94,8 @@ async def through(world: World, story: Callable[[], Coroutine[Any, Any, T]], sec
             watch.cancel()
             return await task
     except TimeoutError:
+        if not limit.expired():
+            raise
         tell(await asyncio.to_thread(world.diagnose))
         raise Stuck(f"not at its end {PATIENCE:.0f} s after the last fault") from None
     finally:

@@ -23,7 +23,7 @@ from .site import DATABASE, Site
 
 __all__ = ["LIES", "Liar", "Lie", "not_a_beginning"]
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 STOPPED = 1
 """The exit code of an agent whose replica cannot go on."""
 FIRST, *_, LAST = MEMBERS
@@ -80,10 +80,17 @@ class Liar:
         self._count = 0
 
     async def run(self, lies: Mapping[str, Lie]) -> list[Finding]:
-        return [
-            Finding(f"a log that {words} is noticed, and nothing of that applied", tuple(await self._told(lie)))
-            for words, lie in lies.items()
-        ]
+        """Until one of them has not been noticed: behind that, replicas are no longer the same."""
+        findings = []
+        for words, lie in lies.items():
+            try:
+                wrong = await self._told(lie)
+            except TimeoutError:
+                wrong = ["the replicas do not go on"]
+            findings.append(Finding(f"a log that {words} is noticed, and nothing of that applied", tuple(wrong)))
+            if wrong:
+                break
+        return findings
 
     async def _told(self, lie: Lie) -> list[str]:
         """What is wrong."""
