@@ -146,7 +146,7 @@ async def book(conn: Connection, tx: str, rng: random.Random) -> Detail:
 
 
 async def unbook(conn: Connection, tx: str, rng: random.Random) -> Detail:
-    (owner,) = await one(conn, "DELETE FROM booking WHERE during @> %s RETURNING tx", rng.randint(0, 155))
+    (owner,) = await one(conn, "DELETE FROM booking WHERE during @> %s::int RETURNING tx", rng.randint(0, 155))
     return {"unbooked": owner}
 
 
