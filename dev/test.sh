@@ -157,6 +157,7 @@ suite_faults() {
   use_python
   pytests faults-own faults/tests
   piece faults count_pytest python -m faults --work "$home/faults" --minutes "${FAULTS_MINUTES:-1}"
+  piece faults-replicated count_pytest python -m faults --replicated --work "$home/faults" --minutes "${FAULTS_MINUTES:-1}"
 }
 
 suite_bench() {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,10 @@ from typing import Any
 from .handlers import SITES
 from .proxy import Mode
 
-__all__ = ["CLIENTS", "KINDS", "STEPS", "Fault", "clients", "compare", "links", "make", "servers", "sweepers", "write"]
+__all__ = [
+    *("CLIENTS", "KINDS", "NETWORK", "STEPS", "Fault"),
+    *("clients", "common_details", "compare", "draw", "links", "make", "servers", "sweepers", "write"),
+]
 
 SERVERS, SWEEPERS = 3, 2
 CLIENTS, CLIENT_PROCESSES = 16, 4
@@ -67,16 +70,26 @@ class Fault:
 
 def make(seed: int, seconds: float) -> list[Fault]:
     """The same for the same arguments, always. Every kind comes up early, in random order, then they are drawn."""
-    rng = random.Random(f"faults {seed}")
-    once = sorted(KINDS)
+    return draw(random.Random(f"faults {seed}"), KINDS, seconds, _target, _details)
+
+
+def draw(
+    rng: random.Random,
+    kinds: Mapping[str, int],
+    seconds: float,
+    target: Callable[[random.Random, str], str],
+    details: Callable[[random.Random, str], dict[str, Any]],
+) -> list[Fault]:
+    """Of these kinds, so often compared with each other, at random intervals."""
+    once = sorted(kinds)
     rng.shuffle(once)
-    kinds = once + rng.choices(list(KINDS), list(KINDS.values()), k=round(seconds * RATE))
+    drawn = once + rng.choices(list(kinds), list(kinds.values()), k=round(seconds * RATE))
     plan, at = [], 1.0
-    for number, kind in enumerate(kinds):
+    for number, kind in enumerate(drawn):
         at += rng.expovariate(RATE)
         if at >= seconds:
             break
-        plan.append(Fault(number, round(at, 3), kind, _target(rng, kind), _details(rng, kind)))
+        plan.append(Fault(number, round(at, 3), kind, target(rng, kind), details(rng, kind)))
     return plan
 
 
@@ -128,6 +141,17 @@ def _target(rng: random.Random, kind: str) -> str:
 
 
 def _details(rng: random.Random, kind: str) -> dict[str, Any]:
+    if kind == "kill server at step":
+        return {"step": rng.choice(STEPS), "after": rng.randrange(4), "back": round(rng.uniform(0.2, 4), 2)}
+    if kind == "clock jump":
+        return {"seconds": round(rng.choice((-1, 1)) * 10 ** rng.uniform(-2, 5.5), 3)}
+    if kind == "fail over behind":
+        return {"behind": round(rng.uniform(0.3, 5), 2), "alone": round(rng.uniform(0.5, 5), 2)}
+    return common_details(rng, kind)
+
+
+def common_details(rng: random.Random, kind: str) -> dict[str, Any]:
+    """Of messages that are struck, links that are down, and what is killed or paused."""
     if kind in NETWORK:
         return {
             "direction": rng.choice(("request", "reply")),
@@ -136,12 +160,6 @@ def _details(rng: random.Random, kind: str) -> dict[str, Any]:
         }
     if kind == "link down" or kind.startswith("pause"):
         return {"hold": round(rng.choice((0.3, 1, 3, 8)) * rng.uniform(0.5, 1), 2)}
-    if kind == "kill server at step":
-        return {"step": rng.choice(STEPS), "after": rng.randrange(4), "back": round(rng.uniform(0.2, 4), 2)}
     if kind.startswith("kill"):
         return {"back": round(rng.uniform(0.2, 4), 2), "which": round(rng.random(), 4)}
-    if kind == "clock jump":
-        return {"seconds": round(rng.choice((-1, 1)) * 10 ** rng.uniform(-2, 5.5), 3)}
-    if kind == "fail over behind":
-        return {"behind": round(rng.uniform(0.3, 5), 2), "alone": round(rng.uniform(0.5, 5), 2)}
     return {}

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from .auditor import Finding
 from .plan import KINDS
 from .run import Outcome
 
-__all__ = ["report", "waits"]
+__all__ = ["injected", "report", "told", "waits"]
 
 
 def report(outcome: Outcome, folder: Path) -> list[str]:
     log = outcome.log
-    lines = ["", "faults injected (left out: the target was still busy, or nothing came by to strike at)"]
-    for kind in KINDS:
-        left_out = f"  ({outcome.left_out[kind]} left out)" if outcome.left_out[kind] else ""
-        lines.append(f"  {kind:20} {outcome.done[kind]:5}{left_out}")
-    lines.append(f"  {'all':20} {outcome.done.total():5}")
+    lines = injected(KINDS, outcome.done, outcome.left_out)
     answers = sum(map(len, log.answers.values()))
     unanswered = sum(1 for key in log.sent if not log.answers[key])
     lines += [
@@ -44,8 +42,21 @@ def report(outcome: Outcome, folder: Path) -> list[str]:
         lines.append("over all sites these have no serial order, of which mip.serializable = site promises none:")
         lines += [f"  {words}" for words in outcome.over_sites[:5]]
         lines.append(f"  {len(outcome.over_sites):,} in all")
-    lines.append("")
-    for finding in outcome.findings:
+    return [*lines, *told(outcome.findings)]
+
+
+def injected(kinds: Iterable[str], done: Counter[str], left_out: Counter[str]) -> list[str]:
+    lines = ["", "faults injected (left out: the target was still busy, or nothing came by to strike at)"]
+    for kind in kinds:
+        without = f"  ({left_out[kind]} left out)" if left_out[kind] else ""
+        lines.append(f"  {kind:20} {done[kind]:5}{without}")
+    return [*lines, f"  {'all':20} {done.total():5}"]
+
+
+def told(findings: Iterable[Finding]) -> list[str]:
+    """Every check, and what it has found."""
+    lines = [""]
+    for finding in findings:
         lines.append(f"  {'WRONG' if finding.violations else 'ok   '}  {finding.check}")
         lines += [f"           {violation}" for violation in finding.violations[:20]]
         if len(finding.violations) > 20:

@@ -21,20 +21,12 @@ from .injector import Injector
 from .process import Process, preload
 from .proxy import Link, http, postgres
 from .sites import DATABASE, Site
+from .world import Stuck, Tell, World, through
 
-__all__ = ["Outcome", "Stuck", "run"]
-
-PATIENCE = 900.0
-"""Seconds, beyond what the plan takes, after which something hangs."""
+__all__ = ["Outcome", "run"]
 
 SERVICE = 3.0
 """Seconds of good service before the last blow."""
-
-Tell = Callable[[str], None]
-
-
-class Stuck(Exception):
-    """The run did not come to its end, or something died that nobody had killed."""
 
 
 @dataclass(frozen=True)
@@ -57,28 +49,11 @@ async def run(folder: Path, seed: int, seconds: float, compare: float, serializa
     """`folder` is empty and stays: logs of everybody. `compare`: for how many seconds, at the end, plain two-phase
     commit is compared with, if at all. `serializable`: the sites' mip.serializable. Raises Stuck.
     """
-    world = World(folder, seed, compare, serializable)
-    try:
-        async with asyncio.timeout(seconds + compare + PATIENCE):
-            await world.start()
-            tell(f"{len(SITES)} sites with a standby each, {len(world.processes)} processes are there")
-            watch = asyncio.create_task(world.watch())
-            story = asyncio.create_task(_story(world, plan.make(seed, seconds), tell))
-            await asyncio.wait([watch, story], return_when=asyncio.FIRST_COMPLETED)
-            if watch.done():
-                story.cancel()
-                await asyncio.gather(story, return_exceptions=True)
-                watch.result()
-            watch.cancel()
-            return await story
-    except TimeoutError:
-        tell(await asyncio.to_thread(world.diagnose))
-        raise Stuck(f"not at its end {PATIENCE:.0f} s after the last fault") from None
-    finally:
-        await world.end()
+    world = Sites(folder, seed, compare, serializable)
+    return await through(world, lambda: _story(world, plan.make(seed, seconds), tell), seconds + compare, tell)
 
 
-async def _story(world: World, faults: list[plan.Fault], tell: Tell) -> Outcome:
+async def _story(world: Sites, faults: list[plan.Fault], tell: Tell) -> Outcome:
     injector = Injector(world.folder, world.sites, world.processes, world.links)
     await injector.run(faults, tell)
     tell("the last fault is over; clients get their answers")
@@ -113,11 +88,11 @@ async def _story(world: World, faults: list[plan.Fault], tell: Tell) -> Outcome:
     return Outcome(findings, over_sites, log, injector.done, injector.left_out, deaths, swept, compared_since)
 
 
-class World:
-    """All that runs."""
+class Sites(World):
+    """Three sites with a standby each, and who is at work over them."""
 
     def __init__(self, folder: Path, seed: int, compare: float, serializable: str) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.seed = seed
         self.compare = compare
         schema = (resources.files(__package__) / "schema.sql").read_text()
@@ -126,11 +101,10 @@ class World:
             schema += plain.schema(schema)
         self.sites = {name: Site(name, schema) for name in SITES}
         self.ports = {name: _free_port() for name in plan.servers()}
-        self.links: dict[str, Link] = {}
         for name in plan.links():
             whom = name.partition(">")[2]
             self.links[name] = Link(name, self._port_of(whom), postgres if whom in self.sites else http)
-        self.processes = {name: Process(name, server.serve, self._server(name)) for name in plan.servers()}
+        self.processes |= {name: Process(name, server.serve, self._server(name)) for name in plan.servers()}
         self.processes |= {name: Process(name, server.sweep, self._server(name)) for name in plan.sweepers()}
         self.processes |= {name: Process(name, client.ask, self._client(name)) for name in plan.clients()}
 
@@ -142,14 +116,6 @@ class World:
         for process in self.processes.values():
             await process.start()
 
-    async def watch(self) -> None:
-        """Raises Stuck as soon as a process dies of something that is no fault of ours."""
-        while True:
-            await asyncio.sleep(0.5)
-            for process in self.processes.values():
-                if not process.alive and not process.doomed:
-                    raise Stuck(f"{process.name} has died by itself:\n{self._log_of(process.name)}")
-
     async def until_clients_are_gone(self) -> None:
         """They begin nothing new, and wait for the answers that they want."""
         for name in plan.clients():
@@ -157,7 +123,7 @@ class World:
         client.stop(self.folder)
         for name in plan.clients():
             if await self.processes[name].ended() != 0:
-                raise Stuck(f"{name} has failed:\n{self._log_of(name)}")
+                raise Stuck(f"{name} has failed:\n{self.log_of(name)}")
 
     async def blow(self) -> None:
         """After a while of good service nobody is there any more to retransmit, or to be asked."""
@@ -189,7 +155,7 @@ class World:
         again = Process("again", client.ask_again, self._client("again"))
         await again.start()
         if await again.ended() != 0:
-            raise Stuck(f"asking again has failed:\n{self._log_of('again')}")
+            raise Stuck(f"asking again has failed:\n{self.log_of('again')}")
 
     async def ask_for_orders(self) -> None:
         """Of both, at the same servers; plain two-phase commit has a log of its own, which is not audited."""
@@ -205,7 +171,7 @@ class World:
             await process.start()
         for process in asking:
             if await process.ended() != 0:
-                raise Stuck(f"asking for orders has failed:\n{self._log_of(process.name)}")
+                raise Stuck(f"asking for orders has failed:\n{self.log_of(process.name)}")
 
     async def leave(self) -> None:
         """Servers and sweepers end in good order."""
@@ -225,23 +191,13 @@ class World:
         log = auditor.read_logs(self.folder)
         return auditor.audit(facts, log), auditor.over_sites(facts, log), log
 
-    def diagnose(self) -> str:
-        """Where everybody is."""
-        for process in self.processes.values():
-            process.send(signal.SIGUSR1)
-        return "\n".join([*map(_diagnose, self.sites.values()), f"logs and stacks are in {self.folder}"])
+    def where_all_are(self) -> list[str]:
+        return [*map(_diagnose, self.sites.values())]
 
-    async def end(self) -> None:
-        """Whatever has happened."""
-        for process in self.processes.values():
-            process.doomed = True
-            process.send(signal.SIGKILL)
-        for link in self.links.values():
-            await link.close()
+    async def remove_servers(self) -> None:
         for site in self.sites.values():
-            with contextlib.suppress(OSError):
-                for number, cluster in enumerate(site.clusters()):
-                    (self.folder / f"{site.name}.{number}.postgresql").write_text(cluster.log_tail(5000))
+            for number, cluster in enumerate(site.clusters()):
+                self.keep_log(f"{site.name}.{number}", cluster)
             await asyncio.to_thread(site.remove)
 
     def _port_of(self, name: str) -> Callable[[], int | None]:
@@ -262,10 +218,6 @@ class World:
             return client.Config(name, life, number, urls, self.seed, self.folder, 0.3 if impatient else None)
 
         return config
-
-    def _log_of(self, name: str) -> str:
-        path = self.folder / f"{name}.log"
-        return path.read_text()[-5000:] if path.exists() else "(no log)"
 
 
 def _always(config: client.Config) -> Callable[[int], client.Config]:

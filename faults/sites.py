@@ -14,7 +14,7 @@ from typing import TypeVar
 import psycopg
 from pgmip.testing import Cluster, ClusterError, Setting
 
-__all__ = ["DATABASE", "Site"]
+__all__ = ["DATABASE", "Site", "backends", "send"]
 
 T = TypeVar("T")
 
@@ -110,10 +110,6 @@ class Site:
     def clusters(self) -> tuple[Cluster, ...]:
         return (self.primary, self.standby) if self.standby else (self.primary,)
 
-    def backends(self) -> list[int]:
-        """The primary's server processes for clients, one by one."""
-        return [pid for pid in self.primary.pids[1:] if b"127.0.0.1" in _title(pid)]
-
     def remove(self) -> None:
         for cluster in self.clusters():
             send(cluster.pids, signal.SIGCONT)
@@ -127,6 +123,11 @@ class Site:
             max_connections=300,
             standby_of=primary,
         )
+
+
+def backends(cluster: Cluster) -> list[int]:
+    """Its server processes for clients, one by one."""
+    return [pid for pid in cluster.pids[1:] if b"127.0.0.1" in _title(pid)]
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +13,11 @@ from pathlib import Path
 import psycopg
 from pgmip.testing import Cluster
 
+from workload.replicas import LOG, Replicas
+
 DATABASE = "bookstore"
 MEMBERS = ("a", "b", "c")
 RESTART_AFTER = 1.0  # seconds
-
-# The log is what is durable. Replicas need not flush, and their own crashes are crashes of a process here.
-_LOG_SETTINGS: dict[str, bool | int | str] = {"fsync": True, "wal_level": "minimal", "max_wal_senders": 0}
 
 
 class Replica:
@@ -50,7 +48,6 @@ class Replica:
         with psycopg.connect(self.conninfo, autocommit=True) as conn:
             return conn.execute(sql.encode(), parameters).fetchall()
 
-
     def until_applied(self, position: int) -> None:
         self.ask("SELECT mip.wait_for(%(position)s)", {"position": position})
 
@@ -63,7 +60,7 @@ class Site:
 
     def end(self) -> int:
         """The position of the log's last entry."""
-        with psycopg.connect(self.log.conninfo("log"), autocommit=True) as conn:
+        with psycopg.connect(self.log.conninfo(LOG), autocommit=True) as conn:
             row = conn.execute("SELECT max(position) FROM mip_log.message").fetchone()
         assert row is not None
         return int(row[0])
@@ -99,31 +96,13 @@ class Site:
 @contextmanager
 def site(folder: Path) -> Iterator[Site]:
     """A bookstore, loaded at one replica, of which the others are copies."""
+    clusters = Replicas(DATABASE, MEMBERS)
     with ExitStack() as stack:
-        log = stack.enter_context(Cluster("log", settings=_LOG_SETTINGS, preload=()))
-        log.create_database("log")
-        first = stack.enter_context(Cluster(MEMBERS[0], settings={"mip.member": MEMBERS[0]}))
-        first.create_database(DATABASE)
-        first.run_sql(resources.files(__package__).joinpath("schema.sql").read_text(), dbname=DATABASE)
-        first.configure({"mip.replicated_database": DATABASE})
-        first.restart()
-        _pgmip("replica", "init", "--database", first.conninfo(DATABASE), "--log", log.conninfo("log"))
-        copies = [stack.enter_context(_copy(first, name)) for name in MEMBERS[1:]]
-        replicas = [Replica(cluster, log.conninfo("log"), folder) for cluster in (first, *copies)]
+        stack.callback(clusters.remove)
+        clusters.start(resources.files(__package__).joinpath("schema.sql").read_text())
+        log = clusters.log.conninfo(LOG)
+        replicas = [Replica(cluster, log, folder) for cluster in clusters.replicas.values()]
         for replica in replicas:
             stack.callback(replica.kill_agent)
             replica.start_agent()
-        yield Site(replicas, log)
-
-
-def _copy(first: Cluster, name: str) -> Cluster:
-    copy = Cluster(name, settings={"mip.member": name, "mip.replicated_database": DATABASE}, standby_of=first).start()
-    with contextlib.ExitStack() as stack:
-        stack.callback(copy.remove)
-        copy.promote()
-        stack.pop_all()
-    return copy
-
-
-def _pgmip(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "pgmip.cli", *arguments], check=True, stdout=subprocess.DEVNULL)
+        yield Site(replicas, clusters.log)

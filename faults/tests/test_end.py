@@ -38,10 +38,13 @@ def data_directories(pids: list[int]) -> set[Path]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_nothing_stays(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "options", "clusters"),
+    [(signal.SIGTERM, [], 6), (signal.SIGINT, [], 6), (signal.SIGTERM, ["--replicated"], 4)],
+)
+def test_nothing_stays(number: signal.Signals, options: list[str], clusters: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "faults", "--work", str(tmp_path / "work"), "--minutes", "5", "--seed", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         for line in run.stdout:
             if "processes are there" in line:
@@ -52,7 +55,7 @@ def test_nothing_stays(number: signal.Signals, tmp_path: Path) -> None:
         run.send_signal(number)
         assert run.stdout.read().endswith("stopped\n")
         assert run.wait() == 130
-    assert len(directories) == 6
+    assert len(directories) == clusters
     while any(map(lives, family)):
         time.sleep(0.05)
     assert not any(directory.exists() for directory in directories)

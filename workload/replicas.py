@@ -1,0 +1,64 @@
+"""A replicated site of private clusters: the log's server, a first replica, and copies of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from pgmip.testing import Cluster, Setting
+
+__all__ = ["LOG", "Replicas"]
+
+LOG = "log"
+"""The log's server, and its database there."""
+
+# The log is what is durable. Replicas need not flush, and their own crashes are crashes of a process here.
+_LOG_SETTINGS: dict[str, Setting] = {"wal_level": "minimal", "max_wal_senders": 0}
+
+
+class Replicas:
+    """Several clusters, and their log."""
+
+    def __init__(
+        self,
+        database: str,
+        members: Sequence[str],
+        *,
+        settings: Mapping[str, Setting] | None = None,
+        log_settings: Mapping[str, Setting] | None = None,
+    ) -> None:
+        """`settings`: of every replica."""
+        self.database = database
+        self.log = Cluster(LOG, settings={**_LOG_SETTINGS, **(log_settings or {})}, preload=(), fsync=True)
+        first, *others = members
+        self.replicas = {first: Cluster(first, settings={"mip.member": first, **(settings or {})})}
+        for name in others:
+            known = {"mip.member": name, "mip.replicated_database": database, **(settings or {})}
+            self.replicas[name] = Cluster(name, settings=known, copy_of=self.replicas[first])
+
+    def start(self, schema: str, **options: object) -> None:
+        """`schema` makes all tables, and is carried out at one replica, of which the others become copies. `options`
+        are those of `pgmip replica init`.
+        """
+        self.log.start()
+        self.log.create_database(LOG)
+        first, *others = self.replicas.values()
+        first.start()
+        first.create_database(self.database)
+        first.run_sql(schema, dbname=self.database)
+        first.configure({"mip.replicated_database": self.database})
+        first.restart()
+        words = [f"--{name}={value}" for name, value in options.items()]
+        _pgmip("init", "--database", first.conninfo(self.database), "--log", self.log.conninfo(LOG), *words)
+        for other in others:
+            other.start()
+
+    def remove(self) -> None:
+        for cluster in (*self.replicas.values(), self.log):
+            cluster.remove()
+
+
+def _pgmip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pgmip.cli", "replica", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
