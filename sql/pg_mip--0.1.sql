@@ -328,6 +328,12 @@ COMMENT ON FUNCTION mip.replica_receive(bigint, bytea) IS
 	'the next message of the log, in a transaction of its own; returns what has become of it';
 REVOKE ALL ON FUNCTION mip.replica_receive(bigint, bytea) FROM PUBLIC;
 
+CREATE FUNCTION mip.replica_load("position" bigint, messages bytea[]) RETURNS integer
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_load';
+COMMENT ON FUNCTION mip.replica_load(bigint, bytea[]) IS
+	'reads the next messages of the log, as far as they have been applied before; how many these were';
+REVOKE ALL ON FUNCTION mip.replica_load(bigint, bytea[]) FROM PUBLIC;
+
 CREATE FUNCTION mip.replica_take(max_bytes bigint DEFAULT 1048576, timeout_ms integer DEFAULT 1000,
 		OUT id uuid, OUT message bytea) RETURNS SETOF record
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_take';

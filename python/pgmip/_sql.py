@@ -37,6 +37,7 @@ __all__ = [
     "REFUSE",
     "REPLICATION",
     "REPLICA_LEAVE",
+    "REPLICA_LOAD",
     "REPLICA_MEMBERS",
     "REPLICA_RECEIVE",
     "REPLICA_SETTINGS",
@@ -173,6 +174,7 @@ REPLICA_SETTINGS = b"""
 """
 REPLICA_START = b"SELECT member, applied, read_after FROM mip.replica_start()"
 REPLICA_TAKE = b"SELECT id, message FROM mip.replica_take(%s, %s)"
+REPLICA_LOAD = b"SELECT mip.replica_load(%s, %b)"
 REPLICA_RECEIVE = b"SELECT mip.replica_receive(%s, %b)"
 REPLICA_TRIM = b"SELECT mip.replica_trim()"
 REPLICA_LEAVE = b"SELECT mip.replica_leave(%s)"

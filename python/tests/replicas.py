@@ -53,6 +53,19 @@ BEGIN
     RETURN CASE WHEN FOUND THEN 'committed' WHEN replica_receive."position" = 1 THEN 'settings' ELSE 'applied' END;
 END $$;
 
+CREATE FUNCTION mip.replica_load("position" bigint, messages bytea[]) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    n integer := 0;
+BEGIN
+    WHILE n < cardinality(messages)
+        AND EXISTS (SELECT FROM mip.applied a WHERE a."position" = replica_load."position" + n)
+    LOOP
+        PERFORM mip.replica_receive(replica_load."position" + n, messages[n + 1]);
+        n := n + 1;
+    END LOOP;
+    RETURN n;
+END $$;
+
 CREATE FUNCTION mip.replica_take(max_bytes integer, timeout_ms integer) RETURNS TABLE (id uuid, message bytea)
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -9,9 +9,11 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_type_d.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/uuid.h"
 
@@ -35,6 +37,7 @@
 PG_FUNCTION_INFO_V1(mip_replica_settings);
 PG_FUNCTION_INFO_V1(mip_replica_start);
 PG_FUNCTION_INFO_V1(mip_replica_receive);
+PG_FUNCTION_INFO_V1(mip_replica_load);
 PG_FUNCTION_INFO_V1(mip_replica_take);
 PG_FUNCTION_INFO_V1(mip_replica_trim);
 PG_FUNCTION_INFO_V1(mip_replica_leave);
@@ -100,6 +103,17 @@ mip_replica_receive(PG_FUNCTION_ARGS)
 {
 	require_replicated();
 	PG_RETURN_TEXT_P(cstring_to_text(mip_receive(PG_GETARG_INT64(0), PG_GETARG_BYTEA_PP(1))));
+}
+
+Datum
+mip_replica_load(PG_FUNCTION_ARGS)
+{
+	Datum	   *messages;
+	int			n;
+
+	require_replicated();
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), BYTEAOID, -1, false, TYPALIGN_INT, &messages, NULL, &n);
+	PG_RETURN_INT32(mip_receive_known(PG_GETARG_INT64(0), messages, n));
 }
 
 static void

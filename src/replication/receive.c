@@ -563,6 +563,31 @@ mip_receive(uint64 position, bytea *bytes)
 	return result;
 }
 
+/* It takes the server no longer than it must: until all are read nothing is committed here. */
+int
+mip_receive_known(uint64 position, const Datum *messages, int n)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pg_mip message", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(context);
+	int			done = 0;
+
+	check_may_receive(position);
+	me.received = true;
+	while (done < n && is_here(me.next))
+	{
+		bytea	   *bytes = DatumGetByteaPP(messages[done]);
+
+		CHECK_FOR_INTERRUPTS();
+		(void) receive_again(mip_message_decode(bytes), bytes);
+		me.next++;
+		done++;
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(context);
+	return done;
+}
+
 /* ---- its end ---- */
 
 /*

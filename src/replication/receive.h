@@ -32,6 +32,12 @@ extern MipStart mip_receive_start(void);
  */
 extern const char *mip_receive(uint64 position, bytea *bytes);
 
+/*
+ * The same for the next ones, of which only those are taken that this replica has applied before: what
+ * mip_receive() would only load. How many that were
+ */
+extern int	mip_receive_known(uint64 position, const Datum *messages, int n);
+
 /* Waits until that position is here. */
 extern void mip_wait_for_position(uint64 position);
 

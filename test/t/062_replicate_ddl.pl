@@ -251,5 +251,29 @@ $s->ends_refused('40001', 'as all do');
 $s->sql('ROLLBACK');
 all_are_same('three', 'acct', 'other');
 
+# ---- what has been applied before is read again, many at once ----
+
+sub load_sql { my ($first, @messages) = @_; return "SELECT mip.replica_load($first, ARRAY[" . join(',', map { "'\\x$_'" } @messages) . ']::bytea[])'; }
+published('UPDATE acct SET q = 2 WHERE id = 1', 'one more', 'acct');
+$s->send_sql('UPDATE acct SET q = 3 WHERE id = 1');
+take('a');
+my $known = @log - 1;
+start_applier('b');
+is($applier{b}->sql(load_sql(1, @log[ 0 .. 4 ])), 5, 'some of them');
+is($applier{b}->sql(load_sql(6, @log[ 5 .. $#log ])), $known - 5, 'and the others, but not what is new');
+$behind{b} = $known;
+is(receive('b'), 'applied', '... which is received as ever');
+receive($_) for qw(a c);
+is(($s->finish)[1], '', 'there, too');
+all_are_same('behind that', 'acct');
+start_applier('b');
+$applier{b}->refused(load_sql(2, @log[ 1 .. 3 ]), '22023', 'those before are first');
+start_applier('b');
+$applier{b}->refused(load_sql(1, @log[ 0, 1, 3 ]), 'MP030', 'another log is noticed');
+start_applier('b');
+my $lag = session($node{b}, 'no applier');
+$lag->refused(load_sql(1, $log[0]), '55000', 'who does not apply it does not read it');
+is($applier{b}->sql(load_sql(1)), 0, 'none');
+
 leave_site($_) for sort keys %node;
 done_testing();

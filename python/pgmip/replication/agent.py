@@ -291,11 +291,21 @@ class Agent:
         """One after another, each with its answer before the next: a pipeline was tried, and is no faster, as the
         database has more to do than the agent.
         """
-        for entry in entries:
+        known = await self._load(conn, entries)
+        for entry in entries[known:]:
             cursor = await conn.execute(_sql.REPLICA_RECEIVE, (entry.position, entry.content), prepare=True)
             ((verdict,),) = await cursor.fetchall()
             self._counts.received[verdict] += 1
             self._applied = max(self._applied or 0, entry.position)
+
+    async def _load(self, conn: Connection, entries: Sequence[Entry]) -> int:
+        """Those that have been applied before, all at once; how many these are."""
+        if not entries or entries[0].position > (self._applied or 0):
+            return 0
+        contents = [entry.content for entry in entries if entry.position <= (self._applied or 0)]
+        ((known,),) = await _rows(conn, _sql.REPLICA_LOAD, (entries[0].position, contents))
+        self._counts.received["loaded"] += known
+        return int(known)
 
     # -- the trimmer ---------------------------------------------------------------------------------------------
 
