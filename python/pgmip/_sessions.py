@@ -62,7 +62,8 @@ class Sessions:
         self._most = most
         self._count = 0
         self._late: dict[Hashable, dict[tuple[str, frozenset[str]], Late]] = {}
-        self._lost: dict[Hashable, dict[str, str]] = {}  # by site the XID of one such request
+        self._lost: dict[Hashable, dict[tuple[str, str], None]] = {}  # XIDs and sites, in their order
+        self._lost_count = 0
 
     def add(self, session: Hashable, late: Late) -> bool:
         """To be looked for by the session's next request, while something of it is left. False: there is no room."""
@@ -85,25 +86,31 @@ class Sessions:
                 del self._late[session]
 
     def lose(self, session: Hashable, late: Late, site: str) -> None:
-        """It never will be committed here: its session has to be told, unless too many others have to be since."""
+        """It never will be committed here: its session has to be told, unless too much else has been lost since."""
         self.done(session, late, site)
-        self._lost[session] = self._lost.pop(session, {}) | {site: late.xid}
-        if len(self._lost) > self._most:
-            del self._lost[next(iter(self._lost))]
+        there = self._lost[session] = self._lost.pop(session, {})
+        self._lost_count += (late.xid, site) not in there
+        there[late.xid, site] = None
+        if self._lost_count > self._most:
+            oldest = next(iter(self._lost))
+            self._told(oldest, next(iter(self._lost[oldest])))
 
     def has_lost(self, session: Hashable, sites: Collection[str]) -> bool:
         """Whether something of it is lost at one of these sites."""
-        return not self._lost.get(session, {}).keys().isdisjoint(sites)
+        return any(site in sites for _, site in self._lost.get(session, ()))
 
-    def tell(self, session: Hashable, sites: Collection[str]) -> tuple[str, str] | None:
-        """The XID of a request that is lost at one of these sites, and where; it is told of all of them thereby."""
-        there = self._lost.get(session, {})
-        told = [(xid, site) for site, xid in there.items() if site in sites]
-        for _, site in told:
-            del there[site]
-        if not there:
-            self._lost.pop(session, None)
-        return told[0] if told else None
+    def tell(self, session: Hashable, sites: Collection[str]) -> list[tuple[str, str]]:
+        """The XIDs of its requests that are lost at these sites, and where: it is told of them thereby."""
+        told = [lost for lost in self._lost.get(session, ()) if lost[1] in sites]
+        for lost in told:
+            self._told(session, lost)
+        return told
+
+    def _told(self, session: Hashable, lost: tuple[str, str]) -> None:
+        self._lost_count -= 1
+        del self._lost[session][lost]
+        if not self._lost[session]:
+            del self._lost[session]
 
     def of(self, session: Hashable) -> tuple[Late, ...]:
         """What is late now."""

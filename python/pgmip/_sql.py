@@ -173,7 +173,10 @@ REPLICA_SETTINGS = b"""
     FROM pg_control_system()
 """
 REPLICA_START = b"SELECT member, applied, read_after FROM mip.replica_start()"
-REPLICA_TAKE = b"SELECT id, message FROM mip.replica_take(%s, %s)"
+# What is applied when they have been taken: no message knows of more.
+REPLICA_TAKE = b"""
+    SELECT id, message, (SELECT applied FROM mip.replication) AS applied FROM mip.replica_take(%s, %s)
+"""
 REPLICA_LOAD = b"SELECT mip.replica_load(%s, %b)"
 REPLICA_RECEIVE = b"SELECT mip.replica_receive(%s, %b)"
 REPLICA_TRIM = b"SELECT mip.replica_trim()"

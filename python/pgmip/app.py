@@ -234,10 +234,10 @@ class App:
         `session` says whose request it is, as the authenticated user does: unless the request is decided already, what
         this App has answered earlier with the same session is committed first at the sites that both have. Where that
         cannot be, Unknown is raised, and nothing has begun; where such a site has lost what it had prepared,
-        EarlierLost, and only once.
+        EarlierLost, which names all that is known to be lost there by then, and only once.
         Ten thousand requests that wait to be committed are remembered; beyond that none with a session is answered
-        before its commit, nor by Decided, in whose place it is Unknown. So are ten thousand sessions that have lost
-        something and do not know yet, those of late.
+        before its commit, nor by Decided, in whose place it is Unknown. So are ten thousand that are lost at a site and
+        of which their sessions do not know yet, those of late.
 
         Raises (see pgmip.exceptions) NothingHappened (Refused, where the handler has refused the request, now or
         earlier), Decided, Unknown or Expired; and, before anything has begun, LookupError for an unknown transaction,
@@ -458,19 +458,17 @@ class App:
     ) -> None:
         """Have committed at these sites what the session has been answered before, so that its request sees that."""
         lost = self._sessions.tell(session, sites)
-        if lost is not None:
-            raise EarlierLost(_not_caught_up(*lost, "the site has lost it"), xid=xid)
+        if lost:
+            raise EarlierLost(_lost(lost), xid=xid)
         for one in late:
             # For as long as a site may take to answer; who is at it may wait for us, as in a hook, or have stopped.
             await one.wait(sites, min(self._limits.step_timeout, deadline.left / 2))
             failed = await self._finish_late(session, one, one.left.keys() & sites, deadline)
             if failed:
                 site, why = next(iter(failed.items()))  # what is lost comes first
-                text = _not_caught_up(one.xid, site, str(why))
                 if not isinstance(why, ProtocolViolation):
-                    raise Unknown(text, xid=xid) from why
-                self._sessions.tell(session, sites)
-                raise EarlierLost(text, xid=xid) from why
+                    raise Unknown(_not_caught_up(one.xid, site, str(why)), xid=xid) from why
+                raise EarlierLost(_lost(self._sessions.tell(session, sites)), xid=xid) from why
 
     async def _finish_late(
         self, session: Hashable | None, late: Late, sites: Collection[str], deadline: Deadline
@@ -674,6 +672,11 @@ def _no_surprise(xid: str, *foreseen: type[Exception]) -> Iterator[None]:
 
 def _not_caught_up(earlier: str, site: str, why: str) -> str:
     return f"an earlier request of this session, {earlier}, is not committed at {site}: {why}"
+
+
+def _lost(lost: Sequence[tuple[str, str]]) -> str:
+    """By XID and site; one session can have lost several, of which it is told here only."""
+    return "; ".join(_not_caught_up(earlier, site, "the site has lost it") for earlier, site in lost)
 
 
 def _no_room(decided: Decided) -> Unknown:

@@ -147,10 +147,11 @@ class ProtocolViolation(Unknown):
 
 
 class EarlierLost(Unknown):
-    """A site has lost an earlier request of the same session, which this session was told had taken effect. This call
-    has begun nothing.
+    """Sites have lost earlier requests of the same session, which this session was told had taken effect. This call has
+    begun nothing.
 
-    The session is told so once: the same request, submitted again, runs on what is there. So whoever repeats what is
+    The text names all that are known to be lost at this request's sites by now, each with its XID and site; the session
+    is told of each of them once: the same request, submitted again, runs on what is there. So whoever repeats what is
     Unknown by himself should not repeat this without having looked.
     """
 

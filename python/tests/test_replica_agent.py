@@ -18,7 +18,7 @@ from replicas import Replica
 
 from pgmip.replication.agent import Agent, Event, EventName, Part, Stopped
 from pgmip.replication.embedded import EmbeddedLog, create
-from pgmip.replication.engine import Message, Refused, Trimmed, Unavailable, WentBack
+from pgmip.replication.engine import Entry, Forked, Message, Place, Refused, Trimmed, Unavailable, WentBack
 from pgmip.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -179,8 +179,8 @@ class Unsure(EmbeddedLog):
 
     unsure = 3
 
-    async def append(self, messages: Sequence[Message]) -> Sequence[int]:
-        positions = await super().append(messages)
+    async def append(self, messages: Sequence[Message], known: Place | None = None) -> Sequence[int]:
+        positions = await super().append(messages, known)
         if self.unsure:
             self.unsure -= 1
             raise Unavailable("the log: no answer")
@@ -296,15 +296,135 @@ async def test_a_log_that_is_trimmed_or_shorter_stops_it(cluster: Cluster, log: 
         assert isinstance(raised.value.__cause__, WentBack)
 
 
+class Held(EmbeddedLog):
+    """Nothing is read while it is held."""
+
+    def __init__(self, conninfo: str) -> None:
+        super().__init__(conninfo)
+        self.goes = asyncio.Event()
+        self.goes.set()
+
+    async def read(self, *args: Any, **options: Any) -> Sequence[Entry]:
+        await self.goes.wait()
+        return await super().read(*args, **options)
+
+
+@asynccontextmanager
+async def held(replica: Replica, log: str) -> AsyncIterator[tuple[Held, asyncio.Task[None], Told]]:
+    """A running agent that has applied "0" to "2", at positions 2 to 4, and reads nothing more."""
+    told = Told()
+    async with Held(log) as engine:
+        agent = Agent(replica.conninfo, engine, longest_pause=0.1, on_event=told.append)
+        task = asyncio.create_task(agent.run())
+        try:
+            replica.commit(*numbered(0, 3))
+            await until(lambda: replica.waiting == 0)
+            engine.goes.clear()
+            await asyncio.sleep(1.2)  # what it waits for at the log has come to its end
+            yield engine, task, told
+        finally:
+            agent.stop()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def change(cluster: Cluster, log: str, statements: str) -> None:
+    """At once, as if the log were another one from then on."""
+    name = psycopg.conninfo.conninfo_to_dict(log)["dbname"]
+    cluster.run_sql(f"DO $$ BEGIN LOCK mip_log.message; {statements} END $$", dbname=str(name))
+
+
+OTHERS = """
+    INSERT INTO mip_log.message ("position", id, content)
+    SELECT p, gen_random_uuid(), 'other' FROM generate_series(4, {last}) p;
+"""
+
+
+@pytest.mark.parametrize("last", [3, 4, 6])
+async def test_a_log_goes_back_under_a_running_agent(cluster: Cluster, log: str, replica: Replica, last: int) -> None:
+    """Also where others have gone on from there before it looks: it stops, and has appended nothing."""
+    async with held(replica, log) as (engine, task, _):
+        others = OTHERS.format(last=last) if last > 3 else ""
+        change(cluster, log, f"DELETE FROM mip_log.message WHERE position > 3; {others}")
+        replica.commit(b"mine")
+        await asyncio.sleep(0.5)  # the taker is alone
+        engine.goes.set()
+        async with asyncio.timeout(20):
+            with pytest.raises(Stopped, match="lost messages" if last == 3 else "another log"):
+                await task
+        assert await engine.end() == last
+    assert replica.waiting == 1
+    assert replica.applied == numbered(0, 3)
+
+
+async def test_a_log_that_says_the_same_again(cluster: Cluster, log: str, replica: Replica) -> None:
+    """As where what it had lost has been appended again: the database compares, and goes on."""
+    async with held(replica, log) as (engine, _, told):
+        change(cluster, log, "UPDATE mip_log.message SET stamp = gen_random_uuid() WHERE position > 2;")
+        replica.commit(b"3")
+        engine.goes.set()
+        await until(lambda: replica.waiting == 0)
+    assert replica.applied == numbered(0, 4)
+    assert {type(event.error) for event in told if event.part is Part.APPLIER and event.error} == {Forked}
+
+
+async def test_another_agent_has_come_to_apply(cluster: Cluster, log: str, replica: Replica) -> None:
+    """What this one has read last tells nothing of messages that know of more."""
+    async with held(replica, log) as (engine, _, _), running(replica, log) as (second, _):
+        whose = "application_name = 'pgmip replica applier'"
+        cluster.run_sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {whose}")
+        await engine.append([Message(UUID(int=2), b"theirs")])
+        await until(lambda: len(replica.applied) == 4)
+        await asyncio.sleep(1.2)  # a wait for messages that began before
+        for content in numbered(4, 10):  # one of the two takes it
+            replica.commit(content)
+        await until(lambda: replica.waiting == 0)
+        assert (await second.state()).appended == 10
+
+
+async def test_an_emptied_log_stops_it(cluster: Cluster, log: str, replica: Replica) -> None:
+    async with held(replica, log) as (engine, task, _):
+        change(cluster, log, "DELETE FROM mip_log.message;")
+        engine.goes.set()
+        with pytest.raises(Stopped, match="the log is empty"):
+            await task
+        with pytest.raises(Stopped, match="the log is empty"):
+            await Agent(replica.conninfo, engine).run()
+
+
+@pytest.mark.parametrize("frozen", ["the log", "the database", "both"])
+async def test_it_stops_beside_a_server_that_does_not_answer(
+    cluster: Cluster, log: str, replica: Replica, frozen: str
+) -> None:
+    async with Proxy(cluster.port) as at_log, Proxy(cluster.port) as at_database:
+
+        def through(proxy: Proxy, conninfo: str) -> str:
+            name = str(psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"])
+            return cluster.conninfo(name, tcp=True, port=proxy.port, sslmode="disable")
+
+        async with EmbeddedLog(through(at_log, log)) as engine:
+            agent = Agent(through(at_database, replica.conninfo), engine, trim_every=0.05)
+            task = asyncio.create_task(agent.run())
+            replica.commit(b"0")
+            await until(lambda: replica.waiting == 0)
+            for proxy in (at_log, at_database):
+                if frozen in ("both", "the log" if proxy is at_log else "the database"):
+                    proxy.freeze()
+            replica.commit(b"1")
+            await asyncio.sleep(0.5)
+            agent.stop()
+            async with asyncio.timeout(4):
+                await task
+
+
 async def test_it_trims_the_log(log: str, replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     """Again after an error."""
     trim = EmbeddedLog.trim
     raised: list[Exception] = [Unavailable("busy"), Refused("no"), Unavailable("busy")]
 
-    async def failing(engine: EmbeddedLog, upto: int) -> None:
+    async def failing(engine: EmbeddedLog, upto: int, known: Place | None) -> None:
         if raised:
             raise raised.pop()
-        await trim(engine, upto)
+        await trim(engine, upto, known)
 
     monkeypatch.setattr(EmbeddedLog, "trim", failing)
     replica.commit(*numbered(0, 8))

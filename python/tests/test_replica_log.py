@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,7 +15,7 @@ import pytest
 from proxy import Fault, Mode, Proxy
 
 from pgmip.replication.embedded import EmbeddedLog, create
-from pgmip.replication.engine import Engine, Entry, Message, Refused, Trimmed, Unavailable, WentBack
+from pgmip.replication.engine import Engine, Entry, Forked, Message, Place, Refused, Trimmed, Unavailable, WentBack
 from pgmip.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -212,23 +212,72 @@ async def test_a_cancelled_append_is_carried_out_or_not(connect: Open) -> None:
 
 async def test_what_a_synchronous_standby_has_not_got(cluster: Cluster, database: str, connect: Open) -> None:
     """Is not acknowledged, also where it can be seen, because the session that waited for the standby was ended."""
-    log, mine = connect(patience=2), message(b"mine")
-    await log.append([message(b"first")])
+    log, mine = connect(patience=1), message(b"mine")
+    await connect().append([message(b"first")])
+    async with without_its_standby(cluster):
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await log.append([mine])
+        await end_waits(cluster)
+        with pytest.raises(Unavailable):
+            await log.append([mine])
+    assert await connect().append([mine]) == [3]
+
+
+@asynccontextmanager
+async def without_its_standby(cluster: Cluster) -> AsyncIterator[None]:
     cluster.configure({"synchronous_standby_names": "nobody"})
     await asyncio.sleep(0.5)
     cluster.run_sql("CHECKPOINT")  # whose process lets commits wait, once it has read the setting
     try:
-        for _ in range(2):
-            with pytest.raises(Unavailable):
-                await log.append([mine])
-        cluster.run_sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-        while await connect().end() < 3:  # noqa: ASYNC110 - in the log
-            await asyncio.sleep(0.1)
-        with pytest.raises(Unavailable):
-            await log.append([mine])
+        yield
     finally:
         cluster.configure({"synchronous_standby_names": ""})
-    assert await connect().append([mine]) == [3]
+
+
+async def end_waits(cluster: Cluster) -> None:
+    """End the sessions that wait for a standby."""
+    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    assert cluster.run_sql(query)
+    while cluster.run_sql(query):  # noqa: ASYNC110 - in a database
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["the end of the session", "a restart", "a crash"])
+async def test_what_a_synchronous_standby_has_not_got_is_not_read(
+    cluster: Cluster, database: str, connect: Open, how: str
+) -> None:
+    """Although it can be seen, as what interrupted the wait for the standby has made it visible. All else is read."""
+    log, mine = connect(patience=1), message(b"mine")
+    await connect().append([message(b"first")])
+    async with without_its_standby(cluster):
+        with pytest.raises(Unavailable):
+            await log.append([mine])
+        if how == "the end of the session":
+            await end_waits(cluster)
+        elif how == "a restart":
+            cluster.restart()
+        else:
+            cluster.kill_postmaster()
+            cluster.start()
+        assert await connect().end() == 3
+        if how != "a crash":  # behind which nobody knows how far the standby is
+            assert await connect().read(1, LARGE, wait=NOW) == [Entry(2, b"first")]
+        async with asyncio.timeout(10):
+            for reader in (log, connect(patience=1)):
+                with pytest.raises(Unavailable):
+                    await reader.read(2, LARGE, wait=NOW)
+        reading = asyncio.create_task(connect().read(2, LARGE, wait=NOW))
+        await asyncio.sleep(0.2)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        with pytest.raises(Unavailable):
+            await log.read(2, LARGE, wait=NOW)
+        assert await connect().read(3, LARGE, wait=NOW) == [], "who has nothing to read waits for nobody"
+    assert await connect().read(1, LARGE, wait=NOW) == [Entry(2, b"first"), Entry(3, b"mine")]
+    async with without_its_standby(cluster):
+        assert await connect().read(1, LARGE, wait=NOW) == [Entry(2, b"first"), Entry(3, b"mine")]
 
 
 async def test_a_crash_of_the_server(cluster: Cluster, database: str, connect: Open) -> None:
@@ -335,6 +384,66 @@ async def test_a_log_that_has_lost_messages(connect: Open, cluster: Cluster, dat
         await log.read(3, LARGE, wait=NOW)
 
 
+async def test_one_that_is_empty(connect: Open, cluster: Cluster, database: str) -> None:
+    """As no log is that has begun: nothing is numbered from the beginning again."""
+    cluster.run_sql("TRUNCATE mip_log.message", dbname=database)
+    log = connect()
+    reads = log.read(0, LARGE, wait=NOW), log.read(3, LARGE, wait=NOW)
+    for verb in (*reads, log.end(), log.append([message()]), log.trim(1)):
+        with pytest.raises(WentBack, match="the log is empty"):
+            await verb
+    assert cluster.run_sql("SELECT FROM mip_log.message", dbname=database) == []
+
+
+async def places(log: EmbeddedLog) -> list[Place]:
+    entries = await log.read(0, LARGE, wait=NOW)
+    return [entry.place for entry in entries if entry.place is not None]
+
+
+async def test_what_has_been_read_is_looked_for(connect: Open, cluster: Cluster, database: str) -> None:
+    """By each verb, in what it does: nothing is done to a log that has not got it."""
+
+    async def each(known: Place, error: type[Exception], match: str) -> None:
+        last = await log.end() - 1
+        before = await other.read(last, LARGE, wait=NOW)
+        for verb in (
+            log.append([message(b"no")], known),
+            log.read(known.position, LARGE, wait=NOW, known=known),
+            log.trim(known.position, known),
+        ):
+            with pytest.raises(error, match=match):
+                await verb
+        assert await other.read(last, LARGE, wait=NOW) == before
+
+    log, other = connect(), connect()
+    await log.append([message(b"1"), message(b"2")])
+    await log.append([message(b"3"), message(b"4")])
+    known = await places(log)
+    assert len(set(known)) == 5
+    for place in known:
+        await log.append([], place)
+        await other.trim(0, place)
+        assert len(await log.read(place.position, LARGE, wait=NOW, known=place)) == 5 - place.position
+    cluster.run_sql("DELETE FROM mip_log.message WHERE position > 3", dbname=database)
+    await each(known[3], WentBack, "ends at position 3, before 4, which has been read")
+    await other.append([message(b"3"), message(b"4")], known[2])
+    await each(known[3], Forked, "position 4 has been read, and the log has another entry there")
+    await other.trim(3, known[2])
+    await each(known[2], Trimmed, "begins at position 4, behind 3")
+
+
+async def test_others_append_behind_it_meanwhile(connect: Open) -> None:
+    """That is no reason not to."""
+    (place,) = await places(connect())
+
+    async def write() -> list[int]:
+        log = connect()
+        return [position for _ in range(20) for position in await log.append([message()], place)]
+
+    written = await asyncio.gather(*(write() for _ in range(4)))
+    assert sorted(position for each in written for position in each) == list(range(2, 82))
+
+
 @pytest.mark.parametrize("setting", ["fsync = off", "full_page_writes = off", "synchronous_commit = off"])
 async def test_where_a_crash_would_lose_messages(connect: Open, cluster: Cluster, database: str, setting: str) -> None:
     """Whether it is so from the beginning, or later."""
@@ -380,6 +489,6 @@ async def test_no_log(cluster: Cluster) -> None:
 
 
 async def test_another_releases_log(connect: Open, cluster: Cluster, database: str) -> None:
-    cluster.run_sql("UPDATE mip_log.log SET version = 2", dbname=database)
-    with pytest.raises(Refused, match="version 2"):
+    cluster.run_sql("UPDATE mip_log.log SET version = 3", dbname=database)
+    with pytest.raises(Refused, match="version 3"):
         await connect().end()

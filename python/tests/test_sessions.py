@@ -91,6 +91,31 @@ async def test_what_a_site_has_lost_is_told_once(server: Server, shop: Shop, los
     shop.sql("store", f"SELECT mip.forget('{xid}')")
 
 
+async def test_all_that_is_lost_is_told(server: Server, shop: Shop, lost: set[str]) -> None:
+    """Of several that had been answered; of none of them again."""
+    app, xids = server(), [new_xid() for _ in range(3)]
+    seen = noting(app, "store", "bank")
+    lost.add("bank")
+    answers = await asyncio.gather(
+        *(app.submit("note", None, xid=xid, session="me", wait_for_commit=False) for xid in xids)
+    )
+    await until(lambda: not app._running._tasks)
+    lost.clear()
+    for xid, answer in zip(xids, answers, strict=True):
+        shop.sql("bank", f"SELECT mip.rollback('{xid}', {answer['xinst']})")
+    await app._tidy()
+    with pytest.raises(EarlierLost) as raised:
+        await app.submit("look", xids[0], session="me")
+    for xid in xids:
+        assert f"an earlier request of this session, {xid}, is not committed at bank: the site has lost it" in str(
+            raised.value
+        )
+    await app.submit("look", xids[0], session="me")
+    assert seen == [(1, 0)]
+    for xid in xids:
+        shop.sql("store", f"SELECT mip.forget('{xid}')")
+
+
 @pytest.mark.parametrize(
     ("where", "again"), [(("bank",), True), (("store", "bank"), False), (("store", "bank"), True)]
 )
@@ -190,7 +215,7 @@ async def test_room_is_made(server: Server, shop: Shop, lost: set[str]) -> None:
 
 def test_room_for_what_is_lost() -> None:
     """Only those of late are told, and at the sites where it is lost."""
-    sessions = Sessions(2)
+    sessions = Sessions(4)
     for number in range(3):
         late = Late(f"xid {number}", 1, ("store", "bank"), ("store", "bank"))
         assert sessions.add(number, late)
@@ -198,11 +223,22 @@ def test_room_for_what_is_lost() -> None:
         assert [one.left.keys() for one in sessions.of(number)] == [{"store"}]
         sessions.lose(number, late, "store")
     assert [sessions.has_lost(number, ("bank",)) for number in range(4)] == [False, True, True, False]
-    assert sessions.tell(1, ("bank",)) == ("xid 1", "bank")
-    assert sessions.tell(1, ("bank",)) is None
+    assert sessions.tell(1, ("bank",)) == [("xid 1", "bank")]
+    assert sessions.tell(1, ("bank",)) == []
     assert sessions.has_lost(1, ("store",))
-    assert sessions.tell(2, ("store", "bank")) is not None
+    assert sessions.tell(2, ("store", "bank")) == [("xid 2", "bank"), ("xid 2", "store")]
     assert not sessions.has_lost(2, ("store", "bank"))
+    assert [sessions.tell(number, ("store", "bank")) for number in (1, 3)] == [[("xid 1", "store")], []]
+
+
+def test_room_for_what_one_session_has_lost() -> None:
+    sessions = Sessions(3)
+    for number in (0, 1, 1, 2, 3):
+        late = Late(f"xid {number}", 1, ("bank",), ("bank",))
+        assert sessions.add("me", late)
+        sessions.lose("me", late, "bank")
+    assert sessions.tell("me", ("bank",)) == [(f"xid {number}", "bank") for number in (1, 2, 3)]
+    assert not sessions.has_lost("me", ("bank",))
 
 
 def test_a_request_that_is_late_twice() -> None:

@@ -5,6 +5,10 @@ appends them. The *applier* reads the log and hands every entry over, in order, 
 may end at any moment, as may the agent itself: what has been taken is taken again, under the same ids, and the database
 says where the log is to be read from. So after any error a session is ended, and another one begun.
 
+The log may go back meanwhile, or be another one: with each call it is told what the applier has handed over last, and
+does nothing where it has not got that (`Engine`). Where it has something else there the applier begins anew, and the
+database compares what is in the log with what it has applied.
+
 A third one, the *trimmer*, is there now and then only: it has the log remove what no replica needs any more.
 """
 
@@ -28,7 +32,7 @@ from .._connection import Connection, cut_after, is_silent
 from .._options import check_count, checked_seconds
 from .._text import text
 from ..logs import failure_fields, quoted_sqlstate
-from .engine import Engine, Entry, LogError, Message, Trimmed, Unavailable, WentBack
+from .engine import Engine, Entry, LogError, Message, Place, Trimmed, Unavailable, WentBack
 from .session import session
 
 __all__ = ["Agent", "Event", "EventName", "Part", "State", "Stopped"]
@@ -184,6 +188,7 @@ class Agent:
         self._on_event = on_event
         self._stopping = asyncio.Event()
         self._applies = asyncio.Event()
+        self._known: Place | None = None  # the last entry that has been handed over
         self._member: str | None = None
         self._applied: int | None = None
         self._counts = _Counts()
@@ -237,9 +242,8 @@ class Agent:
 
     async def _take(self, it: _Session) -> None:
         """Append what is to be committed here. Not before the applier has found that this is the log which the replica
-        follows, and that it can follow it: others would apply what is in the wrong one, and keep theirs for a member
-        that cannot go on. Nor without it: of two agents that serve one replica, as when one is about to be replaced,
-        the other one waits.
+        follows, and that it can follow it. Nor without it: of two agents that serve one replica, as when one is about
+        to be replaced, the other one waits.
         """
         async with session(self._database, "pgmip replica taker", self._patience) as conn:
             self._tell_begun(it)
@@ -248,12 +252,25 @@ class Agent:
                 with cut_after(conn, _WAIT + self._patience):
                     rows = await _rows(conn, _sql.REPLICA_TAKE, (self._max_bytes, round(_WAIT * 1000)))
                 if rows:
-                    await self._append(conn, [Message(id, message) for id, message in rows])
+                    applied = max(applied for *_, applied in rows)
+                    await self._append(conn, [Message(id, message) for id, message, _ in rows], applied)
                 it.failures = 0
 
-    async def _append(self, conn: Connection, messages: Sequence[Message]) -> None:
-        await self._answered(Part.TAKER, conn, lambda: self._log.append(messages))
+    async def _append(self, conn: Connection, messages: Sequence[Message], applied: int) -> None:
+        """`applied`: no message knows of more."""
+        await self._answered(Part.TAKER, conn, lambda: self._append_behind(messages, applied))
         self._counts.appended += len(messages)
+
+    async def _append_behind(self, messages: Sequence[Message], applied: int) -> None:
+        """Only where the log has all that the messages know of: whoever received them there would stop, although it
+        follows that log. Where another agent has come to apply here that one is to append them.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT):
+                await self._applies.wait()
+        if not self._applies.is_set() or self._known is None or self._known.position < applied:
+            raise psycopg.OperationalError("this agent does not apply the log")
+        await self._log.append(messages, self._known)
 
     # -- the applier ---------------------------------------------------------------------------------------------
 
@@ -261,7 +278,8 @@ class Agent:
         """Hand over what is in the log."""
         async with session(self._database, "pgmip replica applier", self._patience) as conn:
             ((self._member, self._applied, after),) = await _rows(conn, _sql.REPLICA_START)
-            known = max(1, self._applied or 0)  # its settings at least
+            begun = max(1, self._applied or 0)  # its settings at least
+            self._known = None
             try:
                 self._tell_begun(it)
                 await self._check_log(conn)
@@ -270,7 +288,7 @@ class Agent:
                     await self._receive(conn, entries)
                     it.failures = 0
                     after += len(entries)
-                    if after >= known:
+                    if after >= begun:
                         self._applies.set()
             finally:
                 self._applies.clear()
@@ -282,7 +300,8 @@ class Agent:
             raise WentBack(f"the log ends at position {end}, and {self._applied} is applied: it has lost messages")
 
     async def _read(self, conn: Connection, after: int) -> Sequence[Entry]:
-        entries = await self._answered(Part.APPLIER, conn, lambda: self._log.read(after, self._max_bytes, wait=_WAIT))
+        read = partial(self._log.read, after, self._max_bytes, wait=_WAIT, known=self._known)
+        entries = await self._answered(Part.APPLIER, conn, read)
         if not entries:
             await self._check(conn)
         return entries
@@ -293,6 +312,7 @@ class Agent:
         """
         known = await self._load(conn, entries)
         for entry in entries[known:]:
+            self._known = entry.place  # before it is committed there, and known to a message
             cursor = await conn.execute(_sql.REPLICA_RECEIVE, (entry.position, entry.content), prepare=True)
             ((verdict,),) = await cursor.fetchall()
             self._counts.received[verdict] += 1
@@ -302,7 +322,9 @@ class Agent:
         """Those that have been applied before, all at once; how many these are."""
         if not entries or entries[0].position > (self._applied or 0):
             return 0
-        contents = [entry.content for entry in entries if entry.position <= (self._applied or 0)]
+        applied = [entry for entry in entries if entry.position <= (self._applied or 0)]
+        self._known = applied[-1].place
+        contents = [entry.content for entry in applied]
         ((known,),) = await _rows(conn, _sql.REPLICA_LOAD, (entries[0].position, contents))
         self._counts.received["loaded"] += known
         return int(known)
@@ -318,7 +340,7 @@ class Agent:
                 with cut_after(conn, self._patience):
                     ((upto,),) = await _rows(conn, _sql.REPLICA_TRIM)
                 if upto:
-                    await self._answered(Part.TRIMMER, conn, partial(self._log.trim, upto))
+                    await self._answered(Part.TRIMMER, conn, partial(self._log.trim, upto, self._known))
             it.failures, it.told = 0, None
 
     # -- all -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ import psycopg
 from .._connection import Connection, cut_after
 from .._text import text
 from . import schema
-from .engine import Entry, LogError, Message, Refused, Trimmed, Unavailable, WentBack
+from .engine import Entry, Forked, LogError, Message, Place, Refused, Trimmed, Unavailable, WentBack
 from .session import readable, session, uncancelled
 
 __all__ = ["EmbeddedLog", "create"]
@@ -51,26 +51,31 @@ class EmbeddedLog:
         self._append, self._end, self._trim = (_Session(conninfo, patience) for _ in range(3))
         self._read = _Session(conninfo, patience, listens=True)
 
-    async def append(self, messages: Sequence[Message]) -> Sequence[int]:
-        """One round trip, and one flush."""
+    async def append(self, messages: Sequence[Message], known: Place | None = None) -> Sequence[int]:
+        """One round trip, and one flush. `known` is looked at in its transaction, behind whoever adds to the log."""
         for message in messages:
             if len(message.content) > self.max_message:
                 raise Refused(f"message {message.id} has {len(message.content)} bytes, more than {self.max_message}")
         ids, contents = [message.id for message in messages], [message.content for message in messages]
+        place = (None, None) if known is None else (known.position, known.stamp)
         async with self._append.use() as conn:
             # Not to be ended: at a synchronous server what has been committed would be seen before it is safe.
             with cut_after(conn, self._append.patience):
-                (positions,) = await uncancelled(conn, _row(conn, schema.APPEND, (ids, contents)))
+                row = await uncancelled(conn, _row(conn, schema.APPEND, (ids, contents, *place)))
+        positions, first, last = row
+        _check_follows(first, last, positions is not None, known)
         return list(positions)
 
-    async def read(self, after: int, max_bytes: int, *, wait: float) -> Sequence[Entry]:
+    async def read(
+        self, after: int, max_bytes: int, *, wait: float, known: Place | None = None
+    ) -> Sequence[Entry]:
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         async with self._read.use() as conn:
             while True:
                 self._read.woken = False
                 with cut_after(conn, self._read.patience):
-                    entries = await _entries(conn, after, max_bytes)
+                    entries = await _entries(conn, after, max_bytes, known)
                 left = end - loop.time()
                 if entries or left <= 0:
                     return entries
@@ -80,15 +85,19 @@ class EmbeddedLog:
     async def end(self) -> int:
         async with self._end.use() as conn:
             with cut_after(conn, self._end.patience):
-                last: int = (await _row(conn, schema.END))[0]
-        return last
+                (last,) = await _row(conn, schema.END)
+        _check_follows(last, last, True, None)
+        return int(last)
 
-    async def trim(self, upto: int) -> None:
+    async def trim(self, upto: int, known: Place | None = None) -> None:
         async with self._trim.use() as conn:
             removed = -1
             while removed:
+                parameters = {"upto": upto, "most": _TRIMMED_AT_ONCE, **_parameters(known)}
                 with cut_after(conn, self._trim.patience):
-                    removed = (await conn.execute(schema.TRIM, (upto, _TRIMMED_AT_ONCE))).rowcount
+                    first, last, follows, removed = await _row(conn, schema.TRIM, parameters)
+                _check_follows(first, last, follows, known)
+                known = None  # may be among what is removed; over this connection it is the same log
 
     async def close(self) -> None:
         """End all connections."""
@@ -192,21 +201,52 @@ async def _check(conn: Connection, patience: float) -> None:
         raise Refused(f"the log has version {version}, and not {schema.VERSION}: it is another release's")
 
 
-async def _row(conn: Connection, statement: bytes, parameters: Sequence[Any] = ()) -> Any:
+async def _row(conn: Connection, statement: bytes, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
     return await (await conn.execute(statement, parameters)).fetchone()
 
 
-async def _entries(conn: Connection, after: int, max_bytes: int) -> list[Entry]:
-    """What is behind that position by now. Raises Trimmed and WentBack."""
+async def _entries(conn: Connection, after: int, max_bytes: int, known: Place | None) -> list[Entry]:
+    """What is behind that position by now, and durable. Raises Trimmed, WentBack and Forked."""
+    parameters = {"after": after, "most": _MOST_ENTRIES, "max_bytes": max_bytes, **_parameters(known)}
     async with conn.cursor(binary=True) as cursor:
-        await cursor.execute(schema.READ, (after, _MOST_ENTRIES, max_bytes))
+        await cursor.execute(schema.READ, parameters)
         rows = await cursor.fetchall()
-    first, last = rows[0][:2]
+    first, last, follows, confirmed = rows[0][:4]
+    _check_follows(first, last, follows, known)
     if last < after:
-        raise WentBack(f"the log ends at position {last}, before {after}, which has been read: it has lost messages")
+        raise WentBack(_lost(last, after))
     if first > after + 1:
         raise Trimmed(f"the log begins at position {first}, and the next one needed is {after + 1}")
-    return [Entry(position, content) for _, _, position, content in rows if position is not None]
+    found = (row[4:] for row in rows if row[4] is not None)
+    entries = [Entry(position, content, Place(position, stamp)) for position, stamp, content in found]
+    durable = [entry for entry in entries if entry.position <= confirmed]
+    if entries and not durable:
+        # A cancelled wait for a standby would count as one that has come to its end.
+        await uncancelled(conn, conn.execute(schema.CONFIRM))
+        return entries
+    return durable
+
+
+def _parameters(known: Place | None) -> dict[str, Any]:
+    return {"known": known and known.position, "stamp": known and known.stamp}
+
+
+def _check_follows(first: int | None, last: int | None, follows: bool, known: Place | None) -> None:
+    """Raise an error where the log, with these bounds, does not follow what has been read of it."""
+    if first is None or last is None:
+        raise WentBack("the log is empty, which no log is that has begun: it has lost all messages")
+    if follows:
+        return
+    assert known is not None
+    if last < known.position:
+        raise WentBack(_lost(last, known.position))
+    if first > known.position:
+        raise Trimmed(f"the log begins at position {first}, behind {known.position}, the last that has been read")
+    raise Forked(f"position {known.position} has been read, and the log has another entry there")
+
+
+def _lost(last: int, position: int) -> str:
+    return f"the log ends at position {last}, before {position}, which has been read: it has lost messages"
 
 
 @contextlib.contextmanager

@@ -8,11 +8,11 @@ same. A log begins with the message it was made with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-__all__ = ["Engine", "Entry", "LogError", "Message", "Refused", "Trimmed", "Unavailable", "WentBack"]
+__all__ = ["Engine", "Entry", "Forked", "LogError", "Message", "Place", "Refused", "Trimmed", "Unavailable", "WentBack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,21 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """An entry of a log, as it is told from whatever else has ever had its position, in this log or in another one."""
+
+    position: int
+    stamp: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """What has been appended."""
 
     position: int
     content: bytes
+    place: Place | None = field(default=None, compare=False, repr=False)
+    """What has been read has one."""
 
 
 class Engine(Protocol):
@@ -36,13 +46,18 @@ class Engine(Protocol):
 
     Whatever goes wrong is a LogError. A cancellation of `append` leaves its answer unknown, that of the others does
     nothing.
+
+    A log may come back as it was earlier, or its address come to be another log's, between any two calls. So whoever
+    has read says what: with `known` a call does nothing where the log has not got that entry, and all before it as it
+    was read. It raises WentBack then, Forked, or Trimmed where that cannot be seen any more. What it does it does to
+    the very log that has it: what is appended comes behind `known` in any case.
     """
 
     @property
     def max_message(self) -> int:
         """The longest message that can be appended, in bytes."""
 
-    async def append(self, messages: Sequence[Message]) -> Sequence[int]:
+    async def append(self, messages: Sequence[Message], known: Place | None = None) -> Sequence[int]:
         """Add messages behind the end, in this order, all or none of them, and return their positions. They are durable
         then: no crash of the log loses them.
 
@@ -51,22 +66,27 @@ class Engine(Protocol):
         that has not been trimmed; see `trim`. The ids of one call differ.
 
         Raises Unavailable where it is not known whether they have been added, or will be; Refused where they have not
-        been and will not be.
+        been and will not be. What is raised because of `known` speaks of this attempt only.
         """
 
-    async def read(self, after: int, max_bytes: int, *, wait: float) -> Sequence[Entry]:
+    async def read(
+        self, after: int, max_bytes: int, *, wait: float, known: Place | None = None
+    ) -> Sequence[Entry]:
         """The entries behind position `after`, in order and without a gap: at least one, and otherwise no more bytes
         than that. Where there is none yet, wait for it; nothing after `wait` seconds without one.
 
-        What is returned is as durable as what `append` has returned the position of.
+        What is returned is as durable as what `append` has returned the position of. What is not yet is waited for, or
+        Unavailable raised.
 
         Raises Trimmed where the next one is gone, WentBack where the log ends before `after`, Unavailable, Refused.
         """
 
     async def end(self) -> int:
-        """The position of the last entry. Raises Unavailable or Refused."""
+        """The position of the last entry, which may not be durable yet, and is not read before. Raises WentBack where
+        there is none at all, Unavailable or Refused.
+        """
 
-    async def trim(self, upto: int) -> None:
+    async def trim(self, upto: int, known: Place | None = None) -> None:
         """Remove the entries up to this position; the last one of the log stays in any case. Reading them raises
         Trimmed from then on.
 
@@ -101,3 +121,9 @@ class Trimmed(LogError):
 
 class WentBack(LogError):
     """The log ends before what has been read from it: it has lost entries, or is another one."""
+
+
+class Forked(LogError):
+    """The log has another entry in the place of one that has been read: it is another one, or has gone back, and on
+    from there. Reading it again shows whether it says the same all the same, as where that was appended again.
+    """

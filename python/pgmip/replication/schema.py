@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 __all__ = [
-    *("APPEND", "BEGIN", "BEGINNING", "END", "EXISTS", "LISTEN", "LOCK", "OPEN", "READ", "SCHEMA", "TRIM", "VERSION"),
+    *("APPEND", "BEGIN", "BEGINNING", "CONFIRM", "END", "EXISTS", "LISTEN", "LOCK", "OPEN", "READ", "SCHEMA", "TRIM"),
+    "VERSION",
 ]
 
-VERSION = 1
+VERSION = 2
 """Of what is below."""
 
 _KEY = "hashtextextended('mip_log', 0)"
@@ -19,6 +20,16 @@ LOCK = f"SELECT pg_advisory_xact_lock({_KEY})".encode()
 #
 # append is a procedure, which commits by itself: with a function, a client that is lost just before it says that it has
 # asked for everything (Sync) would hold the lock until the server notices.
+#
+# `stamp` tells an entry from whatever else has ever had its position, here or in another log. A log that goes back goes
+# to what it was: so where an entry is that has been read, all before it is as it was read, too. Of one transaction all
+# or nothing is there, so its entries may have one stamp.
+#
+# `confirmed` is the position up to which synchronous standbys, where there are any, are known to have the log. What is
+# visible has usually been waited for. Where that wait was ended, by a crash or the end of the session, it is visible
+# all the same, and who reads it waits himself. To set it costs no flush, and a crash, a restored backup and a promotion
+# set it to 0. It says too much only where an operator has cancelled a wait (pg_cancel_backend): PostgreSQL takes that
+# for his word that the standby need not have it.
 #
 # Messages are stored as they are: compressing them would make everybody wait who adds to the log.
 SCHEMA = f"""
@@ -34,9 +45,13 @@ COMMENT ON COLUMN mip_log.log.beginning IS 'id of the first message';
 CREATE TABLE mip_log.message (
     "position" bigint PRIMARY KEY,
     id uuid NOT NULL UNIQUE,
-    content bytea NOT NULL
+    content bytea NOT NULL,
+    stamp uuid NOT NULL DEFAULT gen_random_uuid()
 );
 ALTER TABLE mip_log.message ALTER content SET STORAGE EXTERNAL;
+
+CREATE UNLOGGED SEQUENCE mip_log.confirmed MINVALUE 0 START 0;
+COMMENT ON SEQUENCE mip_log.confirmed IS 'the position up to which synchronous standbys are known to have the log';
 
 CREATE FUNCTION mip_log.check_durable() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -57,26 +72,52 @@ BEGIN
     END IF;
 END $$;
 
-CREATE PROCEDURE mip_log.append(ids uuid[], contents bytea[], OUT positions bigint[]) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE mip_log.confirm() LANGUAGE plpgsql AS $$
 DECLARE
+    upto bigint;
+BEGIN
+    PERFORM mip_log.check_durable();
+    SELECT max(m."position") INTO upto FROM mip_log.message m;
+    -- What is written now comes behind all that is visible. And it lets only one session wait for long.
+    UPDATE mip_log.log SET version = version;
+    COMMIT;
+    PERFORM setval('mip_log.confirmed', upto);
+END $$;
+
+CREATE PROCEDURE mip_log.append(
+    ids uuid[], contents bytea[], known bigint, its_stamp uuid,
+    OUT positions bigint[], OUT first bigint, OUT last bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    one uuid := gen_random_uuid();
     added integer;
 BEGIN
     PERFORM mip_log.check_durable();
     PERFORM pg_advisory_xact_lock({_KEY});
-    INSERT INTO mip_log.message ("position", id, content)
-    SELECT (SELECT coalesce(max(m."position"), 0) FROM mip_log.message m) + row_number() OVER (ORDER BY n), id, content
+    SELECT min(m."position"), max(m."position") INTO first, last FROM mip_log.message m;
+    IF last IS NULL OR known IS NOT NULL AND NOT EXISTS (
+        SELECT FROM mip_log.message m WHERE m."position" = known AND m.stamp = its_stamp
+    ) THEN
+        RETURN;
+    END IF;
+    INSERT INTO mip_log.message ("position", id, content, stamp)
+    SELECT last + row_number() OVER (ORDER BY n), id, content, one
     FROM unnest(ids, contents) WITH ORDINALITY AS new (id, content, n)
     WHERE (SELECT m."position" FROM mip_log.message m WHERE m.id = new.id) IS NULL;
     GET DIAGNOSTICS added = ROW_COUNT;
+    last := last + added;
     IF added < cardinality(ids) THEN
-        -- What was added before may have been seen before a synchronous standby had it, where a session was ended that
-        -- waited for that: what is written now makes this one wait.
+        -- What was added before may be visible without having been waited for: what is written now makes this one wait.
         UPDATE mip_log.log SET version = version;
     END IF;
-    PERFORM pg_notify('mip_log', '');
     positions := ARRAY(SELECT (SELECT m."position" FROM mip_log.message m WHERE m.id = given.id)
                        FROM unnest(ids) WITH ORDINALITY AS given (id, n) ORDER BY n);
     COMMIT;
+    -- Not reached by a session that is ended while it waits for a standby. Readers are woken when they need not wait
+    -- themselves; and nobody waits for a notification to be flushed.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM setval('mip_log.confirmed', last) WHERE cardinality(ids) > 0;
+    PERFORM pg_notify('mip_log', '');
 END $$;
 """.encode()
 
@@ -84,32 +125,51 @@ END $$;
 EXISTS = b"SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'mip_log')"
 BEGIN = b"""
     WITH log AS (INSERT INTO mip_log.log VALUES (%s, %s) RETURNING beginning)
-    INSERT INTO mip_log.message SELECT 1, beginning, %b FROM log
+    INSERT INTO mip_log.message ("position", id, content) SELECT 1, beginning, %b FROM log
 """
 BEGINNING = b"SELECT beginning FROM mip_log.log"
 
-# A statement has to see what was committed while it waited for the lock. And plans are kept while the tables grow.
+# A statement has to see what was committed while it waited for the lock. Plans are kept while the tables grow. Those
+# without an index seem so dear then that they would be compiled.
 OPEN = b"""
     SELECT version, mip_log.check_durable(), set_config('lock_timeout', %s, false),
            set_config('default_transaction_isolation', 'read committed', false),
-           set_config('enable_seqscan', 'off', false)
+           set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)
     FROM mip_log.log
 """
-APPEND = b"CALL mip_log.append(%b, %b, NULL)"
+APPEND = b"CALL mip_log.append(%b, %b, %b, %b, NULL, NULL, NULL)"
+CONFIRM = b"CALL mip_log.confirm()"
 LISTEN = b"LISTEN mip_log"
 END = b'SELECT max("position") FROM mip_log.message'
-READ = b"""
-    SELECT bounds.first, bounds.last, next."position", next.content
-    FROM (SELECT min("position") AS first, max("position") AS last FROM mip_log.message) bounds
+# What is known of the log where it is read or trimmed, as in append
+_BOUNDS = """
+    SELECT min("position") AS first, max("position") AS last,
+           %(known)s::bigint IS NULL OR EXISTS (
+               SELECT FROM mip_log.message WHERE "position" = %(known)s AND stamp = %(stamp)s::uuid
+           ) AS follows
+    FROM mip_log.message
+"""
+READ = f"""
+    SELECT bounds.first, bounds.last, bounds.follows,
+           (SELECT coalesce(pg_sequence_last_value('mip_log.confirmed'), 0)) AS confirmed,
+           next."position", next.stamp, next.content
+    FROM ({_BOUNDS}) bounds
     LEFT JOIN (
-        SELECT "position", content, row_number() OVER (ORDER BY "position") AS number,
+        SELECT "position", stamp, content, row_number() OVER (ORDER BY "position") AS number,
                sum(octet_length(content)) OVER (ORDER BY "position") AS total
-        FROM (SELECT "position", content FROM mip_log.message WHERE "position" > %s ORDER BY 1 LIMIT %s) behind
-    ) next ON next.number = 1 OR next.total <= %s
+        FROM (
+            SELECT "position", stamp, content FROM mip_log.message WHERE "position" > %(after)s ORDER BY 1
+            LIMIT %(most)s
+        ) behind
+    ) next ON next.number = 1 OR next.total <= %(max_bytes)s
     ORDER BY next."position"
-"""
-TRIM = b"""
-    DELETE FROM mip_log.message
-    WHERE "position" <= %s AND "position" < (SELECT max("position") FROM mip_log.message)
-      AND "position" < (SELECT min("position") FROM mip_log.message) + %s
-"""
+""".encode()
+TRIM = f"""
+    WITH bounds AS ({_BOUNDS}), removed AS (
+        DELETE FROM mip_log.message
+        WHERE "position" <= %(upto)s AND "position" < (SELECT last FROM bounds)
+          AND "position" < (SELECT first FROM bounds) + %(most)s AND (SELECT follows FROM bounds)
+        RETURNING "position"
+    )
+    SELECT bounds.first, bounds.last, bounds.follows, (SELECT count(*) FROM removed) FROM bounds
+""".encode()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 
 from .._cancellation import ended
 from .._connection import Connection, ObedientConnection, connected, cut, cut_after
@@ -16,6 +17,7 @@ __all__ = ["readable", "session", "uncancelled"]
 
 T = TypeVar("T")
 
+_GRACE = 1.0  # seconds for a server to end a statement that has been cancelled
 # Whoever has gone without a word is noticed within half a minute: a server, for which we wait, and us by the server, of
 # which we have a lock, or are the applier.
 _KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
@@ -28,6 +30,18 @@ _SERVERS_KEEPALIVES = b"""
 """
 
 
+class _SessionConnection(ObedientConnection):
+    """One that is cut where the server does not end a cancelled statement at once: it may have stopped."""
+
+    async def cancel_safe(self, **options: Any) -> None:
+        asyncio.get_running_loop().call_later(_GRACE, self._cut)
+        await super().cancel_safe(**options)
+
+    def _cut(self) -> None:
+        if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            cut(self)
+
+
 @contextlib.asynccontextmanager
 async def session(conninfo: str, name: str, patience: float) -> AsyncIterator[Connection]:
     """A connection outside any transaction (autocommit), called `name` where the operator looks for it. Raises
@@ -36,7 +50,7 @@ async def session(conninfo: str, name: str, patience: float) -> AsyncIterator[Co
     parameters: dict[str, Any] = {**_KEEPALIVES, "fallback_application_name": name, **conninfo_to_dict(conninfo)}
     options = f"{parameters.pop('options', '')} {_TIMEOUTS}"
     whole = make_conninfo(**{**parameters, "client_encoding": "utf-8", "options": options})
-    attempt = ObedientConnection.connect(whole, autocommit=True)
+    attempt = _SessionConnection.connect(whole, autocommit=True)
     conn = await connected(attempt, patience)
     try:
         with cut_after(conn, patience):
