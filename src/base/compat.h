@@ -14,6 +14,7 @@
 #endif
 #if PG_VERSION_NUM < 170000
 #include "storage/buf_internals.h"
+#include "storage/sinvaladt.h"
 #endif
 
 #if PG_VERSION_NUM < 150000
@@ -113,6 +114,13 @@ typedef RelFileNode MipFileLocator;
 	 (a)->vxid.localTransactionId == (b)->vxid.localTransactionId)
 #else
 #define mip_same_vxid(a, b) ((a)->backend == (b)->backend && (a)->lxid == (b)->lxid)
+#endif
+
+/* Whose temporary schema this is, or NULL */
+#if PG_VERSION_NUM >= 170000
+#define mip_temporary_schema_proc(schema) ProcNumberGetProc(GetTempNamespaceProcNumber(schema))
+#else
+#define mip_temporary_schema_proc(schema) BackendIdGetProc(GetTempNamespaceBackendId(schema))
 #endif
 
 /* A process's number, by which GetPGProcByNumber finds it */
@@ -230,6 +238,15 @@ typedef RelFileNode MipFileLocator;
 #define MIP_IS_JSON_EXPR(node) IsA(node, JsonExpr)
 #else
 #define MIP_IS_JSON_EXPR(node) false
+#endif
+
+/* JSON is made of values, by casts that are looked for then. */
+#if PG_VERSION_NUM >= 160000
+#define MIP_IS_JSON_CONSTRUCTOR(node) IsA(node, JsonConstructorExpr)
+#define MIP_JSON_CONSTRUCTOR_ARGS(node) (((JsonConstructorExpr *) (node))->args)
+#else
+#define MIP_IS_JSON_CONSTRUCTOR(node) false
+#define MIP_JSON_CONSTRUCTOR_ARGS(node) NIL
 #endif
 
 /* Is a constraint CHECK looked at? */

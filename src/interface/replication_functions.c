@@ -18,7 +18,6 @@
 #include "utils/uuid.h"
 
 #include "base/preload.h"
-#include "replication/definition.h"
 #include "replication/member.h"
 #include "replication/message.h"
 #include "replication/peers.h"
@@ -181,7 +180,7 @@ static void
 require_own_transaction(FunctionCallInfo fcinfo)
 {
 	mip_require_sole(fcinfo, "mip.replicate_ddl");
-	if (IsTransactionBlock())
+	if (IsTransactionBlock() || TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s cannot run inside a transaction block", "mip.replicate_ddl"),
@@ -191,19 +190,13 @@ require_own_transaction(FunctionCallInfo fcinfo)
 Datum
 mip_replicate_ddl(PG_FUNCTION_ARGS)
 {
-	uint64		known;
-	bytea	   *definition;
-
 	require_replicated();
 	require_own_transaction(fcinfo);
 	if (!superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be superuser to change definitions of a replicated site")));
-	mip_positions_load();
-	known = mip_member_applied();
-	definition = mip_definition_make(text_to_cstring(PG_GETARG_TEXT_PP(0)));
-	PG_RETURN_INT64(mip_publish_definition(definition, known));
+	PG_RETURN_INT64(mip_publish_definition(text_to_cstring(PG_GETARG_TEXT_PP(0))));
 }
 
 static int

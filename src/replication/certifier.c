@@ -48,6 +48,8 @@ struct MipCertifier
 	MipLogSettings settings;
 	uint64		position;		/* decided last */
 	uint64		floor;			/* what is remembered is behind it */
+	uint64		changed;		/* position of the last transaction that
+								 * stays, or 0 */
 	uint64		defined;		/* position of the last definition, or 0 */
 	uint64		nkeys;			/* that came behind the floor */
 	uint32	   *counts;			/* of keys, of the positions behind the floor,
@@ -99,6 +101,8 @@ bool
 mip_certify(const MipCertifier *certifier, const MipMessage *message, const MipwSet *set)
 {
 	if (message->first < certifier->floor || message->first < certifier->defined)
+		return false;
+	if (message->kind == MIP_MESSAGE_DEFINITION && message->first < certifier->changed)
 		return false;
 	if (!is_free(certifier, key_of_id(&message->id), MIPW_K, message))
 		return false;
@@ -171,6 +175,7 @@ mip_certifier_add(MipCertifier *certifier, const MipMessage *message, const Mipw
 		certifier->defined = certifier->position;
 	if (set == NULL)
 		return;
+	certifier->changed = certifier->position;
 	note(certifier, key_of_id(&message->id), MIPW_K);
 	for (uint32 i = 0; i < set->nkeys; i++)
 		note(certifier, mipw_hash(set, i), set->modes[i]);

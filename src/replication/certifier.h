@@ -21,8 +21,9 @@ extern MipCertifier *mip_certifier_create(const MipLogSettings *settings, uint64
 /*
  * May the transaction stay? True unless what it has written, or claims, or refers to, has
  * been changed by one that is certified and that it does not know of; or it knows of less
- * than is remembered; or it began to change something before a definition. That is before
- * whatever there was, and no `set` goes with it.
+ * than is remembered; or it began to change something before a definition. A definition,
+ * which no `set` goes with, stays if nothing at all is changed that it does not know of: then
+ * it does what it did where it was tried out.
  */
 extern bool mip_certify(const MipCertifier *certifier, const MipMessage *message,
 						const MipwSet *set);

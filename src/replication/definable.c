@@ -11,17 +11,31 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_enum.h"
+#include "catalog/pg_event_trigger.h"
+#include "catalog/pg_partitioned_table.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
 #include "parser/analyze.h"
 #include "parser/parse_type.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/partcache.h"
+#include "utils/rel.h"
 
 #include "base/compat.h"
+#include "mipt/catalog.h"
 #include "replication/definable.h"
+#include "writeset/types.h"
 
 pg_noreturn static void
 refuse(const RawStmt *raw, const char *detail)
@@ -151,6 +165,8 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 				if (stmt->objtype == OBJECT_TABLE)
 					check_altered_type(raw, command, stmt->relation, cmd);
 				break;
+			case AT_SetIdentity:
+				refuse(raw, "Numbers are each replica's own: use ALTER SEQUENCE at each.");
 			case AT_SetLogged:
 			case AT_SetUnLogged:
 				refuse(raw, "What an unlogged table has is not replicated.");
@@ -188,7 +204,6 @@ defines(Node *stmt)
 		case T_AlterOperatorStmt:
 		case T_AlterOwnerStmt:
 		case T_AlterPolicyStmt:
-		case T_AlterSeqStmt:
 		case T_AlterStatsStmt:
 		case T_AlterTableStmt:
 		case T_AlterTSConfigurationStmt:
@@ -231,13 +246,194 @@ defines(Node *stmt)
 	}
 }
 
+/* ---- event triggers ---- */
+
+static bool
+fires_at_replicas(Form_pg_event_trigger trigger)
+{
+	return trigger->evtenabled == TRIGGER_FIRES_ALWAYS || trigger->evtenabled == TRIGGER_FIRES_ON_REPLICA;
+}
+
+/* By those, none fires. */
+static bool
+is_of_event_triggers(Node *stmt)
+{
+	return IsA(stmt, CreateEventTrigStmt) || IsA(stmt, AlterEventTrigStmt) ||
+		(IsA(stmt, DropStmt) && ((DropStmt *) stmt)->removeType == OBJECT_EVENT_TRIGGER);
+}
+
+/* What they do nobody knows. */
+static void
+refuse_event_triggers(const RawStmt *raw)
+{
+	Relation	triggers = table_open(EventTriggerRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(triggers, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_event_trigger trigger = (Form_pg_event_trigger) GETSTRUCT(tuple);
+
+		if (fires_at_replicas(trigger))
+			refuse(raw, psprintf("Event trigger \"%s\" would fire at each replica.", NameStr(trigger->evtname)));
+	}
+	systable_endscan(scan);
+	table_close(triggers, AccessShareLock);
+}
+
+/* ---- what has been defined ---- */
+
+static bool
+is_new(HeapTuple tuple)
+{
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+}
+
+pg_noreturn static void
+refuse_defined(const char *name, const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot replicate \"%s\"", name),
+			 errdetail_internal("%s", detail)));
+	pg_unreachable();
+}
+
+static bool
+is_mutable(Relation constraints, HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		check = heap_getattr(tuple, Anum_pg_constraint_conbin, RelationGetDescr(constraints), &isnull);
+
+	return !isnull && contain_mutable_functions(stringToNode(TextDatumGetCString(check)));
+}
+
+/* Rows that are there are looked at. */
+static void
+check_constraints(void)
+{
+	Relation	constraints = table_open(ConstraintRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(constraints, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(tuple);
+
+		if (is_new(tuple) && form->contype == CONSTRAINT_CHECK && form->convalidated && is_mutable(constraints, tuple))
+			refuse_defined(NameStr(form->conname), "Whether rows that are there fit is not the same everywhere.");
+	}
+	systable_endscan(scan);
+	table_close(constraints, AccessShareLock);
+}
+
+static bool
+is_enum(Oid type, HTAB *seen)
+{
+	return get_typtype(type) == TYPTYPE_ENUM || stack_is_too_deep();
+}
+
+static bool
+goes_by_enum(const PartitionKeyData * key)
+{
+	HTAB	   *seen = mip_types_seen();
+	bool		result = false;
+
+	for (int i = 0; i < key->partnatts && !result; i++)
+		result = mip_any_type(key->parttypid[i], seen, is_enum);
+	hash_destroy(seen);
+	return result;
+}
+
+static bool
+has_new_labels(void)
+{
+	Relation	labels = table_open(EnumRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(labels, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+	bool		result = false;
+
+	while (!result && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		result = is_new(tuple);
+	systable_endscan(scan);
+	table_close(labels, AccessShareLock);
+	return result;
+}
+
+static void
+check_partitioned(Oid relid)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+
+	if (goes_by_enum(RelationGetPartitionKey(rel)))
+		refuse_defined(RelationGetRelationName(rel), "It is partitioned by the hash of an enum, which is another one at each replica.");
+	table_close(rel, AccessShareLock);
+}
+
+/* A label's hash is that of its OID; those that have come with a copy are the same. */
+static void
+check_hash_partitions(void)
+{
+	Relation	tables = table_open(PartitionedRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(tables, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+	bool		new_labels = has_new_labels();
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(tuple);
+
+		if (form->partstrat == PARTITION_STRATEGY_HASH && (is_new(tuple) || new_labels))
+			check_partitioned(form->partrelid);
+	}
+	systable_endscan(scan);
+	table_close(tables, AccessShareLock);
+}
+
+static void
+check_extension(void)
+{
+	if (!mipt_exists())
+		refuse_defined("pg_mip", "Without it nothing is replicated.");
+}
+
+void
+mip_check_defined(void)
+{
+	CommandCounterIncrement();
+	check_extension();
+	check_constraints();
+	check_hash_partitions();
+}
+
+/* ---- before ---- */
+
+/* A name that PostgreSQL chooses depends on what there is, as indexes of this replica only. */
+static void
+check_index(const RawStmt *raw, const IndexStmt *stmt)
+{
+	Oid			relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+
+	if (stmt->idxname == NULL)
+		refuse(raw, "Give the index a name, so that it is the same everywhere.");
+	if (OidIsValid(relid) && (get_rel_relkind(relid) == RELKIND_MATVIEW ||
+							  get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT))
+		refuse(raw, "What it is on is each replica's own.");
+}
+
 void
 mip_check_definable(const RawStmt *raw, const char *command)
 {
+	if (!is_of_event_triggers(raw->stmt))
+		refuse_event_triggers(raw);
+	if (IsA(raw->stmt, AlterSeqStmt))
+		refuse(raw, "Numbers are each replica's own: alter the sequence at each.");
 	if (is_each_replicas_own(raw->stmt))
 		refuse(raw, "An index that is built, or dropped, concurrently is each replica's own business.");
 	if (!defines(raw->stmt))
 		refuse(raw, "It does not define anything, or what it leaves may not be the same at all replicas.");
+	if (IsA(raw->stmt, IndexStmt))
+		check_index(raw, (IndexStmt *) raw->stmt);
 	if (IsA(raw->stmt, AlterTableStmt))
 		check_alter_table(raw, command, (AlterTableStmt *) raw->stmt);
 }

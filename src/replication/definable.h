@@ -16,4 +16,7 @@
  */
 extern void mip_check_definable(const RawStmt *raw, const char *command);
 
+/* The same of what has been executed since the current transaction, or subtransaction, began. */
+extern void mip_check_defined(void);
+
 #endif							/* MIP_REPLICATION_DEFINABLE_H */

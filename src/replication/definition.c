@@ -5,9 +5,9 @@
  *
  * Replicas are the same up to a position, so a command does the same at all of them there, if
  * it is executed as the same user, with the settings that mean something to a
- * definition. It is tried out before it is sent; so what it does not find at another
- * replica then, as a role, is missing there: that one waits for it. But rows may have
- * come since which do not fit. Then they do not anywhere, and nothing is done.
+ * definition. It is tried out before it is sent, and stays only if nothing has been changed
+ * since. So what it does not find at another replica then, as a role, is missing there: that
+ * one waits for it.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,6 +17,7 @@
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "nodes/parsenodes.h"
 #include "tcop/tcopprot.h"
 #include "utils/acl.h"
@@ -26,9 +27,11 @@
 #include "utils/resowner.h"
 
 #include "base/compat.h"
+#include "base/locks.h"
 #include "replication/definable.h"
 #include "replication/definition.h"
 #include "replication/member.h"
+#include "replication/way.h"
 
 /* What a definition may be understood by */
 static const char *const meaningful[] = {
@@ -57,6 +60,7 @@ static const char *const meaningful[] = {
 
 typedef struct Definition
 {
+	const char *session_user;
 	const char *role;
 	const char *command;
 	List	   *settings;		/* of names and values, one after the other */
@@ -72,6 +76,7 @@ write_definition(const Definition *definition)
 
 	initStringInfo(&body);
 	appendStringInfoSpaces(&body, VARHDRSZ);
+	appendBinaryStringInfo(&body, definition->session_user, strlen(definition->session_user) + 1);
 	appendBinaryStringInfo(&body, definition->role, strlen(definition->role) + 1);
 	appendBinaryStringInfo(&body, definition->command, strlen(definition->command) + 1);
 	foreach(lc, definition->settings)
@@ -100,6 +105,7 @@ read_definition(const MipMessage *message)
 	Definition	definition;
 
 	memcpy(strings, message->body, message->length);
+	definition.session_user = next_string(&at, end);
 	definition.role = next_string(&at, end);
 	definition.command = next_string(&at, end);
 	definition.settings = NIL;
@@ -131,7 +137,7 @@ set(const char *name, const char *value)
 	(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, ERROR, false);
 }
 
-/* Event triggers fire that are to at replicas: what others do is not said to be the same. */
+/* Event triggers do not fire: those that would, as at replicas, are refused. */
 static void
 become(const Definition *definition)
 {
@@ -147,6 +153,8 @@ become(const Definition *definition)
 		set(name, lfirst(lc));
 	}
 	set("session_replication_role", "replica");
+	set("allow_system_table_mods", "off");
+	set("session_authorization", definition->session_user);
 	SetUserIdAndSecContext(get_role_oid(definition->role, false), 0);
 }
 
@@ -185,8 +193,9 @@ execute(const Definition *definition)
 	foreach(lc, statements)
 		execute_statement(lfirst_node(RawStmt, lc), definition->command);
 	SPI_finish();
+	mip_check_defined();
 	SetUserIdAndSecContext(user, context);
-	AtEOXact_GUC(true, level);
+	AtEOXact_GUC(false, level); /* nor stays what it has set itself */
 }
 
 /* NULL, or why it cannot be executed; then, or if it is not to stay, it is undone. */
@@ -230,43 +239,80 @@ refuse_temporary(void)
 				 errdetail("They are this session's.")));
 }
 
+/* Some stay until the transaction ends, as that of a sequence; nothing else is done in it. */
+static void
+release_locks(void)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+	List	   *relations = mip_own_written_tables();
+	ListCell   *lc;
+
+	CurrentResourceOwner = TopTransactionResourceOwner;
+	foreach(lc, relations)
+	{
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
+		while (mip_lock_held_by_me(&tag, RowExclusiveLock))
+			(void) LockRelease(&tag, RowExclusiveLock, false);
+	}
+	CurrentResourceOwner = owner;
+	list_free(relations);
+}
+
 bytea *
 mip_definition_make(const char *command)
 {
-	Definition	definition = {GetUserNameFromId(GetUserId(), false), command, current_settings()};
+	Definition	definition = {
+		.session_user = GetUserNameFromId(GetSessionUserId(), false),
+		.role = GetUserNameFromId(GetUserId(), false),
+		.command = command,
+		.settings = current_settings(),
+	};
 	ErrorData  *error;
 
 	mip_set_publishes(false);
 	error = attempt(&definition, false);
+	mip_set_publishes(true);	/* there may be more to come, in a pipeline */
 	if (error)
 		ReThrowError(error);
 	refuse_temporary();
+	release_locks();
 	return write_definition(&definition);
 }
 
 /* ---- where it is applied ---- */
 
-/* As a constraint that they violate, a value that cannot be converted. */
+/*
+ * What is temporary here may depend on what is to be changed, and keeps it as it is: a view of
+ * a table. It comes after what is ordered; with its session it goes.
+ */
 static bool
-is_of_rows(const ErrorData *error)
+may_be_kept_by_temporary(const ErrorData *error)
 {
-	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
-	{
-		case ERRCODE_DATA_EXCEPTION:
-		case ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION:
-			return true;
-		default:
-			return false;
-	}
+	return error->sqlerrcode == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST ||
+		error->sqlerrcode == ERRCODE_FEATURE_NOT_SUPPORTED;
 }
 
-bool
+static void
+add_context(void *arg)
+{
+	errcontext("executing a definition of all replicas: %s", (const char *) arg);
+}
+
+void
 mip_definition_execute(const MipMessage *message)
 {
 	Definition	definition = read_definition(message);
-	ErrorData  *error = attempt(&definition, true);
+	ErrorContextCallback context = {error_context_stack, add_context, unconstify(char *, definition.command)};
+	ErrorData  *error;
 
-	if (error && !is_of_rows(error))
-		ReThrowError(error);
-	return error == NULL;
+	error_context_stack = &context;
+	error = attempt(&definition, true);
+	error_context_stack = context.previous;
+	if (error == NULL)
+		return;
+	if (may_be_kept_by_temporary(error))
+		mip_end_temporary_sessions();
+	ReThrowError(error);
 }

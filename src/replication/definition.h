@@ -19,10 +19,9 @@
 extern bytea *mip_definition_make(const char *command);
 
 /*
- * Executes what such a message says, in a subtransaction. False if the rows that are there
- * do not fit, as they do not at any replica: nothing has been done. Errors out if it cannot
- * be done for another reason.
+ * Executes what such a message says. Errors out if this replica lacks what it needs; sessions
+ * whose temporary objects are in its way have been ended then.
  */
-extern bool mip_definition_execute(const MipMessage *message);
+extern void mip_definition_execute(const MipMessage *message);
 
 #endif							/* MIP_REPLICATION_DEFINITION_H */

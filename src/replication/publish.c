@@ -35,11 +35,13 @@
 #include "base/stop.h"
 #include "family/current.h"
 #include "family/telling.h"
+#include "replication/definition.h"
 #include "replication/member.h"
 #include "replication/message.h"
 #include "replication/peers.h"
 #include "replication/positions.h"
 #include "replication/publish.h"
+#include "replication/receive.h"
 #include "replication/refusals.h"
 #include "replication/way.h"
 #include "tableam/capture.h"
@@ -49,10 +51,15 @@
 #include "writeset/readable.h"
 #include "writeset/rights.h"
 
+/* So often a definition is tried out anew where something has been changed meanwhile. */
+#define DEFINITION_ATTEMPTS		20
+
 static uint64 first;			/* the position when it made its first change */
 static uint64 last_position;	/* of this session */
 static bool queued;				/* this transaction's message has been */
 static bool committing;			/* certified: it must not fail any more */
+static bool defined;			/* all replicas have what this transaction has
+								 * defined */
 static emit_log_hook_type prev_emit_log_hook;
 
 /* ---- while the transaction runs ---- */
@@ -184,7 +191,8 @@ refused(void)
 	pg_unreachable();
 }
 
-static void
+/* False: it would be refused by what is being applied. */
+static bool
 queue(const MipMessage *message)
 {
 	MipCommit  *mine = mip_my_commit();
@@ -199,7 +207,7 @@ queue(const MipMessage *message)
 	{
 		dsa_free(memory, bytes);
 		LWLockRelease(mip_member->lock);
-		refused();
+		return false;
 	}
 	mine->id = message->id;
 	mine->message = bytes;
@@ -208,6 +216,7 @@ queue(const MipMessage *message)
 	queued = true;
 	LWLockRelease(mip_member->lock);
 	ConditionVariableBroadcast(&mip_member->arrived);
+	return true;
 }
 
 /* ---- waiting ---- */
@@ -249,7 +258,8 @@ is_interrupted(void)
 	return ProcDiePending || QueryCancelPending || mip_transaction_timed_out();
 }
 
-static void
+/* Does it stay? */
+static bool
 wait_for_verdict(void)
 {
 	for (;;)
@@ -259,9 +269,9 @@ wait_for_verdict(void)
 		switch (settle(interrupted))
 		{
 			case MIP_COMMIT_CERTIFIED:
-				return;
+				return true;
 			case MIP_COMMIT_REFUSED:
-				refused();
+				return false;
 			case MIP_COMMIT_IN_THE_WAY:
 				unknown();
 			case MIP_COMMIT_QUEUED:
@@ -318,9 +328,11 @@ publish(void)
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	writeset = make_writeset();
 	message = make_message(MIP_MESSAGE_TRANSACTION, writeset, first);
-	queue(&message);
+	if (!queue(&message))
+		refused();
 	mip_stop_point("queued");
-	wait_for_verdict();
+	if (!wait_for_verdict())
+		refused();
 	HOLD_INTERRUPTS();
 	mip_end_transaction_timeout();
 	committing = true;
@@ -339,20 +351,38 @@ forget_commit(void)
 	ConditionVariableBroadcast(&mip_member->advanced);
 }
 
-/* What applies the log executes it, and then tells. */
-uint64
-mip_publish_definition(const bytea *definition, uint64 known)
+/* What applies the log executes it, and then tells. 0: it is refused. */
+static uint64
+publish_definition(const bytea *definition, uint64 known)
 {
-	MipMessage	message;
+	MipMessage	message = make_message(MIP_MESSAGE_DEFINITION, definition, known);
+	uint64		position = 0;
 
-	mip_peers_slow_down();
-	message = make_message(MIP_MESSAGE_DEFINITION, definition, known);
-	queue(&message);
-	wait_for_verdict();
-	last_position = mip_my_commit()->position;
+	if (queue(&message) && wait_for_verdict())
+		position = mip_my_commit()->position;
 	forget_commit();
 	queued = false;
-	return last_position;
+	return position;
+}
+
+uint64
+mip_publish_definition(const char *command)
+{
+	mip_positions_load();
+	for (int i = 0; i < DEFINITION_ATTEMPTS; i++)
+	{
+		uint64		known = mip_member_applied();
+		bytea	   *definition = mip_definition_make(command);
+		uint64		position;
+
+		mip_peers_slow_down();
+		position = publish_definition(definition, known);
+		defined = position != 0;
+		if (defined)
+			return last_position = position;
+		mip_wait_for_position(known + 1);	/* what has been changed meanwhile */
+	}
+	refused();
 }
 
 static bool
@@ -402,7 +432,7 @@ at_end(bool committed)
 		has_committed();
 	else if (queued)
 		forget_commit();
-	committing = queued = false;
+	committing = queued = defined = false;
 	mip_rights_waive(false);
 	mip_set_publishes(true);
 	first = 0;
@@ -435,7 +465,7 @@ xact_callback(XactEvent event, void *arg)
 static void
 emit_log(ErrorData *edata)
 {
-	if (committing && edata->elevel >= ERROR)
+	if ((committing || defined) && edata->elevel >= ERROR)
 		edata->sqlerrcode = ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN;
 	if (prev_emit_log_hook)
 		prev_emit_log_hook(edata);

@@ -14,11 +14,11 @@ extern void mip_publish_init(void);
 extern uint64 mip_last_position(void);
 
 /*
- * A definition, which the caller has been found to be able to execute at position `known`.
- * Waits until it is executed here, and returns its position; 40001 if it is not to be, as
- * there was another one, or rows do not fit; 08007 if that is not known. Nothing has been
- * done in this transaction, nor locked.
+ * A command that defines something: it is tried out (mip_definition_make), and published. Waits
+ * until it is executed here, and returns its position; 40001 if something has been changed
+ * meanwhile, again and again; 08007 if it is not known what becomes of it. Nothing has been done in
+ * this transaction, nor locked.
  */
-extern uint64 mip_publish_definition(const bytea *definition, uint64 known);
+extern uint64 mip_publish_definition(const char *command);
 
 #endif							/* MIP_REPLICATION_PUBLISH_H */

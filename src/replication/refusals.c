@@ -384,8 +384,6 @@ defines_own(Node *stmt)
 			return says_temporary(((ViewStmt *) stmt)->view);
 		case T_CreateSeqStmt:
 			return says_temporary(((CreateSeqStmt *) stmt)->sequence);
-		case T_AlterSeqStmt:
-			return is_temporary(((AlterSeqStmt *) stmt)->sequence);
 		case T_CreateTrigStmt:
 			return is_temporary(((CreateTrigStmt *) stmt)->relation);
 		case T_CreateStatsStmt:
@@ -430,6 +428,8 @@ is_own(Node *stmt)
 		case T_ClusterStmt:
 		case T_ReindexStmt:
 		case T_RefreshMatViewStmt:
+			/* numbers, which are each replica's own */
+		case T_AlterSeqStmt:
 			/* the cluster's */
 		case T_AlterSystemStmt:
 		case T_CreateRoleStmt:

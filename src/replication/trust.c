@@ -49,6 +49,7 @@ typedef struct Search
 	Oid			function;		/* that must not be executed, or 0 */
 	Oid			domain;			/* whose check goes by more than the value, or
 								 * 0 */
+	Oid			type;			/* that casts of others make json of, or 0 */
 	bool		has_rows;		/* a type is composite */
 } Search;
 
@@ -93,6 +94,25 @@ is_untrusted(Oid function, void *context)
 
 static bool visit_untrusted(Oid type, HTAB *seen);
 
+/* By casts of the types of its arguments, which are looked for when it is executed */
+static bool
+casts_to_json(Node *node)
+{
+	ListCell   *lc;
+
+	foreach(lc, MIP_JSON_CONSTRUCTOR_ARGS(node))
+	{
+		Oid			type = exprType(lfirst(lc));
+
+		if (type >= FirstNormalObjectId)
+		{
+			search.type = type;
+			return true;
+		}
+	}
+	return false;
+}
+
 static bool
 executes_untrusted(Node *node, void *context)
 {
@@ -100,7 +120,8 @@ executes_untrusted(Node *node, void *context)
 		return false;
 	if (mip_makes_values(node) && mip_any_type(exprType(node), search.seen, visit_untrusted))
 		return true;
-	return check_functions_in_node(node, is_untrusted, NULL) ||
+	return (MIP_IS_JSON_CONSTRUCTOR(node) && casts_to_json(node)) ||
+		check_functions_in_node(node, is_untrusted, NULL) ||
 		expression_tree_walker(node, executes_untrusted, NULL);
 }
 
@@ -200,6 +221,9 @@ refuse(Relation rel)
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("cannot change table \"%s\" of a replicated database", RelationGetRelationName(rel)),
+			 OidIsValid(search.type) ?
+			 errdetail("Where its rows are applied values of type %s would be made json, by a cast that is looked for then.",
+					   format_type_be(search.type)) :
 			 OidIsValid(search.domain) ?
 			 errdetail("Its rows would be checked where they are applied, by domain %s, whose check is not immutable.",
 					   format_type_be(search.domain)) :

@@ -17,7 +17,12 @@
 
 #include <signal.h>
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
 #include "access/xlog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -177,6 +182,33 @@ mip_clear_way(bool clear)
 							 PATIENCE_MS);
 	else
 		disable_timeout(timer, false);
+}
+
+static void
+end_session_of(Oid schema)
+{
+	PGPROC	   *proc = isOtherTempNamespace(schema) ? mip_temporary_schema_proc(schema) : NULL;
+
+	if (proc && proc->pid != 0 && proc->databaseId == MyDatabaseId)
+		(void) kill(proc->pid, SIGTERM);
+}
+
+void
+mip_end_temporary_sessions(void)
+{
+	Relation	classes = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(classes, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (form->relpersistence == RELPERSISTENCE_TEMP)
+			end_session_of(form->relnamespace);
+	}
+	systable_endscan(scan);
+	table_close(classes, AccessShareLock);
 }
 
 /* ---- the watcher ---- */

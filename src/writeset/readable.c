@@ -18,6 +18,9 @@
 
 #include "access/brin_page.h"
 #include "access/detoast.h"
+#include "access/genam.h"
+#include "access/gin_private.h"
+#include "access/gist.h"
 #include "access/htup_details.h"
 #include "access/itup.h"
 #include "access/nbtree.h"
@@ -59,8 +62,8 @@
 /* kB of it that PostgreSQL has by default */
 #define STACK_ELSEWHERE	2048
 
-/* What takes the place of a value that is stored out of line */
-#define POINTER_SIZE	(MAXALIGN(TOAST_POINTER_SIZE))
+/* Of GiST and SP-GiST: a page has room for several, whatever they are combined with, and can be split. */
+#define TREE_ENTRY_MAX	(BLCKSZ / 8)
 
 typedef struct ReadTable
 {
@@ -71,7 +74,8 @@ typedef struct ReadTable
 	TupleTableSlot *stored;		/* the row as it is here */
 	ResultRelInfo *info;
 	bool		needs_row;		/* to check an update */
-	bool		has_plain;		/* a column is never stored out of line */
+	bool		may_be_long;	/* a row may have no room, with all out of
+								 * line that can be */
 } ReadTable;
 
 typedef struct Reading
@@ -202,14 +206,36 @@ is_plain(Form_pg_attribute attr)
 	return !attr->attisdropped && attr->attlen == -1 && attr->attstorage == TYPSTORAGE_PLAIN;
 }
 
+/* What a value takes at least: that of a length is short, or what points to it is there instead. */
+static Size
+least_size(Form_pg_attribute attr, Size length)
+{
+	if (attr->attlen >= 0)
+		return MAXALIGN(attr->attlen);
+	if (length <= VARATT_SHORT_MAX)
+		return length;
+	return is_plain(attr) ? MAXALIGN(length) : TOAST_POINTER_SIZE;
+}
+
+static bool
+may_be_long(TupleDesc desc)
+{
+	Size		size = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts));
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (is_plain(TupleDescAttr(desc, i)))
+			return true;
+		size += least_size(TupleDescAttr(desc, i), MaxAllocSize);
+	}
+	return size > MaxHeapTupleSize;
+}
+
 static void
 note_needs(ReadTable *table)
 {
-	TupleDesc	desc = RelationGetDescr(table->rel);
-
-	for (int i = 0; i < desc->natts; i++)
-		table->has_plain |= is_plain(TupleDescAttr(desc, i));
-	table->needs_row = table->has_plain;
+	table->may_be_long = may_be_long(RelationGetDescr(table->rel));
+	table->needs_row = table->may_be_long;
 	for (int i = 0; i < table->info->ri_NumIndices; i++)
 	{
 		const IndexInfo *info = table->info->ri_IndexRelationInfo[i];
@@ -388,7 +414,7 @@ check_length(const ReadTable *table)
 		length = attr->attlen >= 0 ? attr->attlen :
 			attr->attlen == -1 ? toast_raw_datum_size(table->slot->tts_values[i]) :
 			strlen(DatumGetCString(table->slot->tts_values[i])) + 1;
-		size += attr->attlen >= 0 || is_plain(attr) ? MAXALIGN(length) : Min(MAXALIGN(length), POINTER_SIZE);
+		size += least_size(attr, length);
 	}
 	if (size > MaxHeapTupleSize)
 		refuse_row(table);
@@ -410,6 +436,36 @@ length_of_entry(Relation index, Datum *values, bool *nulls)
 	return MAXALIGN(IndexTupleSize(index_form_tuple(RelationGetDescr(index), values, nulls)));
 }
 
+/* Several values of a range are told apart by how far they are from each other, as float8. */
+static void
+check_distance(Relation index, int i, const Datum *values, const bool *nulls)
+{
+	if (index->rd_opcintype[i] == NUMERICOID && !nulls[i])
+		(void) DirectFunctionCall1(numeric_float8, values[i]);
+}
+
+/* Where they are not compressed by the operator class */
+static bool
+keeps_values(Relation index)
+{
+	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid != index->rd_opcintype[i] &&
+			get_typtype(TupleDescAttr(RelationGetDescr(index), i)->atttypid) != TYPTYPE_RANGE)
+			return false;
+		else if (index->rd_rel->relam == GIST_AM_OID &&
+				 OidIsValid(index_getprocid(index, i + 1, GIST_COMPRESS_PROC)))
+			return false;
+	return true;
+}
+
+/* Texts may be of any length: SP-GiST keeps them in parts. */
+static bool
+is_tree_of_values(Relation index)
+{
+	return (index->rd_rel->relam == GIST_AM_OID && keeps_values(index)) ||
+		(index->rd_rel->relam == SPGIST_AM_OID && get_typtype(TupleDescAttr(RelationGetDescr(index), 0)->atttypid) == TYPTYPE_RANGE);
+}
+
 static void
 check_brin_entry(Relation index, Datum *values, bool *nulls)
 {
@@ -419,8 +475,27 @@ check_brin_entry(Relation index, Datum *values, bool *nulls)
 	{
 		memset(others, true, sizeof(others));
 		others[i] = nulls[i];
+		check_distance(index, i, values, nulls);
 		if (length_of_entry(index, values, others) > BRIN_VALUE_MAX(RelationGetDescr(index)->natts))
 			refuse_entry(index);
+	}
+}
+
+/* Each has a key; GinFormTuple errors out if it is too long. */
+static void
+check_gin_entries(Relation index, const Datum *values, const bool *nulls)
+{
+	GinState	state;
+
+	initGinState(&state, index);
+	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+	{
+		GinNullCategory *categories;
+		int32		n;
+		Datum	   *entries = ginExtractEntries(&state, i + 1, values[i], nulls[i], &n, &categories);
+
+		for (int32 j = 0; j < n; j++)
+			pfree(GinFormTuple(&state, i + 1, entries[j], categories[j], NULL, 0, 0, true));
 	}
 }
 
@@ -439,8 +514,12 @@ check_entry(Reading *reading, Relation index, IndexInfo *info, TupleTableSlot *s
 	FormIndexDatum(info, slot, reading->estate, values, nulls);
 	if (!has_variable_entries(index))
 		return;
-	if (index->rd_rel->relam == BRIN_AM_OID)
+	if (index->rd_rel->relam == GIN_AM_OID)
+		check_gin_entries(index, values, nulls);
+	else if (index->rd_rel->relam == BRIN_AM_OID)
 		check_brin_entry(index, values, nulls);
+	else if (is_tree_of_values(index) && length_of_entry(index, values, nulls) > TREE_ENTRY_MAX)
+		refuse_entry(index);
 	else if (index->rd_rel->relam == BTREE_AM_OID && length_of_entry(index, values, nulls) > BTREE_ENTRY_MAX)
 		refuse_entry(index);
 }
@@ -448,7 +527,7 @@ check_entry(Reading *reading, Relation index, IndexInfo *info, TupleTableSlot *s
 static void
 check_room(Reading *reading, ReadTable *table)
 {
-	if (table->has_plain)
+	if (table->may_be_long)
 		check_length(table);
 	for (int i = 0; i < table->info->ri_NumIndices; i++)
 	{
@@ -508,6 +587,8 @@ set_as_others(void)
 
 	set("max_stack_depth", psprintf("%d", Max(Min(here, STACK_ELSEWHERE) / 2, 100)));
 	set("default_toast_compression", "pglz");
+	set("bytea_output", "hex");
+	set("extra_float_digits", "1");
 }
 
 static void

@@ -27,7 +27,7 @@ first_replica('a', q[
 	CREATE FUNCTION careless_name(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN lower($1); END';
 	CREATE TABLE careless_name (id text PRIMARY KEY);
 	CREATE UNIQUE INDEX ON careless_name (careless_name(id));
-	CREATE FUNCTION looks(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1 + (SELECT n FROM lookup); END';
+	CREATE FUNCTION looks(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1 + (SELECT max(n) FROM lookup); END';
 	CREATE DOMAIN looks AS int CHECK (looks(value) IS NOT NULL);
 	SET search_path = public;
 	CREATE TABLE looking (id int PRIMARY KEY);
@@ -75,6 +75,7 @@ first_replica('a', q[
 	CREATE DOMAIN recent AS timestamptz CHECK (value > clock_timestamp() - interval '1 hour');
 	CREATE TABLE fresh (id int PRIMARY KEY, f recent);
 	CREATE TABLE fresh_ones (id int PRIMARY KEY, f recent[]);
+	CREATE TYPE strings AS RANGE (subtype = text);
 	CREATE TABLE hidden.t (id int PRIMARY KEY, n int);
 	CREATE VIEW v AS SELECT * FROM hidden.t;
 	GRANT ALL ON v TO joe;
@@ -99,12 +100,41 @@ first_replica('a', q[
 	INSERT INTO keyless VALUES (circle(point(0, 0), -1));
 	INSERT INTO keyless_names VALUES ('joe');
 	INSERT INTO by_time VALUES (timetz '10:00+00' AT TIME ZONE interval '100 hours', 1);
+	CREATE TABLE ranges (id int PRIMARY KEY, r strings);
+	CREATE INDEX ON ranges USING gist (r);
+	CREATE TABLE elements (id int PRIMARY KEY, a text[]);
+	CREATE INDEX ON elements USING gin (a);
+	CREATE TABLE numerics (id int PRIMARY KEY, n numeric);
+	CREATE INDEX ON numerics USING brin (n numeric_minmax_multi_ops);
+	DO $$ BEGIN
+		EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || (SELECT string_agg('c' || i || ' text STORAGE EXTERNAL', ', ') FROM generate_series(1, 460) i) || ')';
+	EXCEPTION WHEN syntax_error THEN	-- before 16
+		EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || (SELECT string_agg('c' || i || ' text', ', ') FROM generate_series(1, 460) i) || ')';
+		EXECUTE 'ALTER TABLE wide ' || (SELECT string_agg('ALTER c' || i || ' SET STORAGE EXTERNAL', ', ') FROM generate_series(1, 460) i);
+	END $$;
+	CREATE TABLE small (t text) USING heap;
+	INSERT INTO small VALUES (repeat('a', 1000));
 	CREATE TABLE documents (id int PRIMARY KEY, x xml);
 	CREATE TABLE more_documents (id int PRIMARY KEY, x xml[]);
 	CREATE TABLE half (id int PRIMARY KEY, n int);
 	INSERT INTO half VALUES (0, 0);
 	GRANT ALL ON ALL TABLES IN SCHEMA public TO joe;
 	RESET search_path;]);
+if ($node{a}->pg_version >= 16)
+{
+	$node{a}->append_conf('postgresql.conf', "mip.replicated_database = ''");
+	$node{a}->restart;
+	mip_sql($node{a}, q[
+		CREATE TYPE js AS ENUM ('a');
+		CREATE FUNCTION js_to_json(js) RETURNS json IMMUTABLE LANGUAGE sql AS $$SELECT '1'::json$$;
+		CREATE CAST (js AS json) WITH FUNCTION js_to_json(js);
+		CREATE TABLE made_json (id int PRIMARY KEY, c js) USING mip;
+		CREATE INDEX ON made_json ((json_array(c RETURNING text)))]);
+	$node{a}->append_conf('postgresql.conf', "mip.replicated_database = 'postgres'");
+	$node{a}->restart;
+	start_applier('a');
+	receive('a');
+}
 join_site('b', 'a');
 
 my $s = session($node{a}, 'client');
@@ -181,6 +211,19 @@ $s->refused('UPDATE plain SET u = (SELECT t FROM compressed) WHERE id = 2', '540
 $s->refused(q[INSERT INTO brin SELECT 1, string_agg(md5(random()::text), '') FROM generate_series(1, 150)], '54000', 'half a page in an index of ranges');
 done($s, q[INSERT INTO brin SELECT 1, string_agg(md5(random()::text), '') FROM generate_series(1, 100)], 'less', 'brin');
 
+done($s, q[INSERT INTO ranges VALUES (1, strings(repeat('a', 200), repeat('b', 200)))], 'a range', 'ranges');
+$s->refused(q[INSERT INTO ranges VALUES (2, strings(string_agg('a' || md5(random()::text), ''), 'b'))] =~ s/VALUES \(2, (.*)\)$/SELECT 2, $1 FROM generate_series(1, 40)/r, '54000', 'that is long, in a tree');
+done($s, q[INSERT INTO elements VALUES (1, ARRAY[repeat('a', 3000)])], 'an element that is short once it is compressed', 'elements');
+done($s, 'INSERT INTO numerics VALUES (1, 1e300)', 'a number', 'numerics');
+$s->refused('INSERT INTO numerics VALUES (2, 1e309)', '22003', 'whose distance to others cannot be told');
+$s->refused('INSERT INTO wide SELECT 1, ' . join(', ', ('t') x 460) . ' FROM small', '54000', 'a row of which everything is out of line elsewhere');
+
+SKIP:
+{
+	skip 'casts to json', 1 if $node{a}->pg_version < 16;
+	$s->refused('INSERT INTO made_json VALUES (1)', '0A000', 'casts that are looked for when they are executed');
+}
+
 SKIP:
 {
 	skip 'no lz4', 1 if mip_sql($node{a}, q[SELECT count(*) FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY (enumvals)]) eq '0';
@@ -230,7 +273,7 @@ $joe->sql('DISCARD ALL; SET ROLE joe');
 define("ALTER FUNCTION j.f(int) OWNER TO $superuser");
 done($joe, 'INSERT INTO j.indexed VALUES (1)', 'a function that a superuser owns', 'j.indexed');
 done($joe, q[INSERT INTO j.in_row VALUES (1, '{"(1,1)"}')], 'and a domain with it', 'j.in_row');
-define('CREATE FUNCTION j.g(int) RETURNS int IMMUTABLE LANGUAGE sql AS $$SELECT $1$$; ALTER FUNCTION j.g(int) OWNER TO joe; CREATE INDEX ON j.later (j.g(n))');
+define('CREATE FUNCTION j.g(int) RETURNS int IMMUTABLE LANGUAGE sql AS $$SELECT $1$$; ALTER FUNCTION j.g(int) OWNER TO joe; CREATE INDEX later_g ON j.later (j.g(n))');
 $joe->refused('INSERT INTO j.later VALUES (3)', '0A000', 'a new index');
 define('ALTER TYPE j.row ADD ATTRIBUTE f public.recent');
 $joe->refused(q[INSERT INTO j.in_row VALUES (2, NULL)], '0A000', 'a new part of a type');
