@@ -26,6 +26,7 @@ from ..replication.engine import LogError, Unavailable
 from .errors import CliError, ExitCode
 from .options import JsonOption, TimeoutOption, run
 from .output import STYLES, Output, table, visible
+from .replica_diff import diff
 from .signals import telling, until_signalled
 from .sites import Connection, connect, failure_of
 
@@ -37,6 +38,7 @@ replica = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+replica.command("diff")(diff)
 DatabaseOption = Annotated[str, typer.Option("--database", metavar="CONNINFO", help="The replica.")]
 LogOption = Annotated[str, typer.Option("--log", metavar="CONNINFO", help="The log: a database of its own.")]
 _LOOK_EVERY = 0.05  # seconds
