@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -117,6 +118,38 @@ def test_where_there_is_nothing_to_compare(site: Site, cli: Cli) -> None:
     assert "CREATE EXTENSION" in cli("replica", "diff", a, other, code=PROBLEMS).stderr
 
 
+def sites_cli(site: Site, members: str) -> Cli:
+    return Cli(dict(zip(members, at(site, members), strict=True)))
+
+
+def documents(result: Any) -> list[Any]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+async def test_status_and_top(site: Site) -> None:
+    """Of those that are given all is told, of other members what they have told."""
+    cli, two = sites_cli(site, "abc"), sites_cli(site, "ab")
+    async with written_to(site, "abc") as tally:
+        await until_committed(tally, 10)
+        before, after = documents(await asyncio.to_thread(cli, "top", "--count=2", "--json", code=OK))
+        shown = (await asyncio.to_thread(cli, "top", "--count=2", "--interval=0.5", code=OK)).stdout
+    for name in "abc":
+        first, last = (document["sites"][name]["replica"] for document in (before, after))
+        assert (last["member"], last["applier_pid"] > 0) == (name, True)
+        assert last["applied"] > first["applied"]
+        assert last["committed"] + last["applied_here"] > first["committed"] + first["applied_here"]
+        assert [member["member"] for member in last["members"]] == ["a", "b", "c"]
+        assert all(member["silent"] < 60 for member in last["members"])
+    assert "replica, per second" in shown
+    site.catch_up()
+    shown = (await asyncio.to_thread(two, "status", code=OK)).stdout
+    rows = [line.split() for line in shown[shown.index("Replicas") :].splitlines()[2:5]]
+    assert [row[:2] for row in rows] == [["a", "a"], ["b", "b"], ["c", "-"]]
+    applied = site.sql("a", "SELECT applied FROM mip.replication")[0][0]
+    assert rows[0][2] == str(applied)
+    assert "none" not in shown
+
+
 def test_one_that_is_behind_and_one_that_has_diverged(site: Site, cli: Cli) -> None:
     """The last test: the replicas are of no use any more."""
     site.catch_up()
@@ -131,6 +164,9 @@ def test_one_that_is_behind_and_one_that_has_diverged(site: Site, cli: Cli) -> N
             sql(f'DELETE FROM mip.applied WHERE "position" > {here - (member == "b")}')
             if member == "c":
                 sql("UPDATE mip.applied SET history = history + 1; UPDATE item SET stock = stock + 1 WHERE id = 1")
+    shown = sites_cli(site, "ab")("status", code=OK).stdout
+    rows = [line.split() for line in shown[shown.index("Replicas") :].splitlines()[2:4]]
+    assert [(row[2], row[5]) for row in rows] == [(str(here), "none"), (str(here - 1), "none")]
     said = cli("replica", "diff", *at(site), "--timeout=2", code=UNREACHABLE).stderr
     assert f"a has applied {here}, b has applied {here - 1}, c has" in said
     assert "no agent is at work at a, b, c" in said
