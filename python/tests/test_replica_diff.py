@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -14,6 +14,7 @@ from test_cli import NOWHERE, OK, PROBLEMS, UNREACHABLE, USAGE, Cli
 from test_cli_process import wait_until
 from test_replica_site import DATABASE, TABLES, Connection, Site, settings_of, site, until_committed, written_to
 
+from pgmip.replication import same_position
 from pgmip.replication.same_position import at_same_position
 
 pytestmark = pytest.mark.integration
@@ -106,6 +107,28 @@ async def test_what_is_truncated_meanwhile(site: Site) -> None:
     assert list(found.seen) == [0, 0]
     assert looks > 2
     site.sql("a", "SELECT mip.replicate_ddl('DROP TABLE brief')")
+
+
+async def test_what_is_created_meanwhile(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind what has been locked, and before the snapshots."""
+    create = "SELECT mip.replicate_ddl('CREATE TABLE late (id int PRIMARY KEY) USING mip')"
+    once = asyncio.Lock()
+
+    async def export(conn: Connection, first: int, seconds: float) -> Mapping[int, str]:
+        async with once:
+            if site.sql("a", "SELECT FROM pg_class WHERE relname = 'late'") == []:
+                await asyncio.to_thread(site.sql, "a", create)
+                await asyncio.to_thread(site.catch_up)
+        return await real(conn, first, seconds)
+
+    async def look(conn: Connection, tables: Sequence[str]) -> bool:
+        return "public.late" in tables
+
+    real = same_position._export
+    monkeypatch.setattr(same_position, "_export", export)
+    found = await at_same_position(at(site), look, patience=60)
+    assert list(found.seen) == [True, True, True]
+    site.sql("a", "SELECT mip.replicate_ddl('DROP TABLE late')")
 
 
 def test_where_there_is_nothing_to_compare(site: Site, cli: Cli) -> None:

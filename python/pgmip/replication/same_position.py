@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -22,16 +22,18 @@ import psycopg
 from psycopg import sql
 
 from .. import _sql
-from .._connection import Connection
+from .._connection import Connection, cut_after
 from .session import session
 
 __all__ = ["Coincidence", "Unreached", "at_same_position"]
 
 T = TypeVar("T")
-Look = Callable[[Connection, Sequence[str]], Awaitable[T]]
+Look = Callable[[Connection, Sequence[str]], Coroutine[Any, Any, T]]
 
 _FIRST_LOOK = 0.1  # seconds that snapshots are exported, and then twice as long each time
 _LONGEST_LOOK = 1.0
+_PAUSE = 0.1  # seconds between two attempts
+_PATIENCE = 10.0  # seconds that a server may take for what is done at once
 _NAME = "pgmip diff"
 # As tight as it can be: a position may last for less than a millisecond. The snapshot is that of the statement, which
 # says in the same breath what it sees.
@@ -104,6 +106,7 @@ async def at_same_position(databases: Sequence[str], look: Look[T], *, patience:
                 if isinstance(error, psycopg.Error):
                     raise
                 raise Unreached from None
+        await asyncio.sleep(_PAUSE)
         seconds = min(2 * seconds, _LONGEST_LOOK)
 
 
@@ -115,18 +118,28 @@ async def _attempt(databases: Sequence[str], look: Look[T], seconds: float, end:
                 position = _common(exporter.snapshots for exporter in exporters)
                 conns = await _sessions(stack, databases)
                 work = zip(conns, exporters, strict=True)
-                histories = await asyncio.gather(*(_take_over(conn, it, position) for conn, it in work))
+                histories = await _all(_take_over(conn, it, position) for conn, it in work)
         except TimeoutError:
             raise Unreached from None
         work = zip(conns, exporters, strict=True)
-        seen = await asyncio.gather(*(look(conn, it.tables) for conn, it in work))
-        for it in exporters:
-            await it.conn.execute(b"SELECT")  # which fails where the locks have been lost
+        seen = await _all(look(conn, it.tables) for conn, it in work)
+        await _all(_check(it.conn) for it in exporters)
     return Coincidence(position, histories, seen)
 
 
+async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What they return, at the same time. Where one fails none of the others goes on: connections are to be closed."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def _sessions(stack: AsyncExitStack, databases: Sequence[str]) -> list[Connection]:
-    return [await stack.enter_async_context(session(database, _NAME, 10)) for database in databases]
+    return [await stack.enter_async_context(session(database, _NAME, _PATIENCE)) for database in databases]
 
 
 def _common(snapshots: Iterable[Mapping[int, str]]) -> int:
@@ -140,10 +153,16 @@ def _common(snapshots: Iterable[Mapping[int, str]]) -> int:
 
 async def _exported(stack: AsyncExitStack, databases: Sequence[str], seconds: float) -> list[_Exporter]:
     conns = await _sessions(stack, databases)
-    tables = await asyncio.gather(*map(_lock_tables, conns))
-    first = max(await asyncio.gather(*map(_applied, conns)))
-    snapshots = await asyncio.gather(*(_export(conn, first, seconds) for conn in conns))
+    tables = await _all(map(_lock_tables, conns))
+    first = max(await _all(map(_applied, conns)))
+    snapshots = await _all(_export(conn, first, seconds) for conn in conns)
     return [_Exporter(*it) for it in zip(conns, tables, snapshots, strict=True)]
+
+
+async def _check(conn: Connection) -> None:
+    """Raise psycopg.OperationalError where it has lost its locks."""
+    with cut_after(conn, _PATIENCE):
+        await conn.execute(b"SELECT")
 
 
 async def _lock_tables(conn: Connection) -> Sequence[str]:
