@@ -183,6 +183,25 @@ REPLICA_TRIM = b"SELECT mip.replica_trim()"
 REPLICA_LEAVE = b"SELECT mip.replica_leave(%s)"
 REPLICA_MEMBERS = b"SELECT to_jsonb(m) AS member FROM mip.members m ORDER BY m.member"
 REPLICATION = b"SELECT to_jsonb(r) AS replication FROM mip.replication r"
+REPLICA_SILENCE = b"""
+    SELECT jsonb_build_object('member', m.member, 'applied', m.applied, 'behind', m.behind, 'silent',
+                              CASE WHEN m.heard IS NOT NULL THEN  -- or it would be 0
+                                  greatest(0, extract(epoch FROM clock_timestamp() - m.heard))::float8
+                              END) AS member
+    FROM mip.members m ORDER BY m.member
+"""
+REPLICA_WAIT_FOR = b"SELECT mip.wait_for(%s)"
+REPLICA_LAST = b"SELECT a.position, a.history FROM mip.applied a ORDER BY a.position DESC LIMIT 1"
+"""The position at which the snapshot is."""
+REPLICA_TABLES = b"""
+    SELECT format('%I.%I', n.nspname, c.relname) AS name
+    FROM pg_class c JOIN pg_am a ON a.oid = c.relam JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE a.amname = 'mip' AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY 1
+"""
+REPLICA_IDENTITY = b"""
+    SELECT r.member, r.applied, r.applier_pid, to_jsonb(l) AS log
+    FROM mip.replication r LEFT JOIN mip.log l ON true
+"""
 
 # -- what an operator does ---------------------------------------------------------------------------------------
 

@@ -603,7 +603,7 @@ def test_keys_that_scripts_rely_on(cli: Cli, shop: Shop) -> None:
         resolve = cli.json("resolve", xid, "--cancel", "--yes")
     assert keys(status) == "command exit_code families in_doubt push_after sites waits"
     assert keys(status["sites"]["store"]) == (
-        "counters database error extension foreign_prepared hidden in_doubt oldest role server standby"
+        "counters database error extension foreign_prepared hidden in_doubt oldest replica role server standby"
     )
     assert keys(status["families"][0]) == "age blocks instances owner reason rule sites winner xid"
     assert keys(status["waits"][0]) == "age application blocked_by instance lock pid query relation role site"

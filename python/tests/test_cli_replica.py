@@ -6,19 +6,25 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 from replicas import Replica
 from test_cli import NOWHERE, OK, PROBLEMS, UNREACHABLE, USAGE, Cli
 from test_cli_process import wait_until
 
+from pgmip.replication.agent import Agent
 from pgmip.replication.embedded import EmbeddedLog
+from pgmip.replication.metrics import ReplicaMetrics
 from pgmip.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -168,6 +174,60 @@ def test_lines_for_people(replica: Replica, start: Start) -> None:
     while "progress" not in (line := process.stdout.readline()):
         pass
     assert "one has applied 1, 0 behind" in line
+
+
+def test_metrics(replica: Replica, start: Start, cli: Cli) -> None:
+    """While the agent runs; of this machine only, unless it is told otherwise."""
+    port = free_port()
+    assert start("init").wait(PATIENCE) == OK
+    process = start("run", "--metrics", str(port))
+
+    def value(name: str) -> float | None:
+        with suppress(httpx.TransportError):
+            for line in httpx.get(f"http://127.0.0.1:{port}/metrics").text.splitlines():
+                if line.startswith(f"pgmip_replica_{name} "):
+                    return float(line.split()[-1])
+        return None
+
+    replica.commit(b"one", b"two")
+    wait_until(lambda: value("applied") == 3)
+    wait_until(lambda: value("waiting") == 0)
+    wait_until(lambda: value("appended_total") == 2)
+    assert value('received_total{result="committed"}') == 2
+    assert (value("up"), value("log_up"), value("log_end"), value("behind"), value("applier")) == (1, 1, 3, 0, 1)
+    assert value('member_behind{member="at work"}') == 2
+    assert value('member_silent_seconds{member="at work"}') is None
+    assert value('member_silent_seconds{member="one"}') is not None
+    taken = start("run", "--metrics", f":{port}")
+    assert "pgmip: --metrics: Address already in use" in taken.communicate(timeout=PATIENCE)[1]
+    assert taken.returncode == USAGE
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == OK
+    for wrong in ("nonsense", "0", "65536", "host:"):
+        options = ("--database", replica.conninfo, "--log", NOWHERE)
+        assert "not [HOST:]PORT" in cli("replica", "run", *options, "--metrics", wrong, code=USAGE).stderr
+
+
+async def test_metrics_of_what_cannot_be_asked(replica: Replica, log: str) -> None:
+    registry = CollectorRegistry()
+    async with EmbeddedLog(NOWHERE, patience=5) as engine:
+        agent = Agent(replica.conninfo, engine)
+        there = ReplicaMetrics(replica.conninfo, agent, registry)
+        value = registry.get_sample_value
+        assert list(registry.collect()) == []
+        await there.look()
+        assert (value("pgmip_replica_up"), value("pgmip_replica_log_up")) == (1, 0)
+        assert (value("pgmip_replica_applied"), value("pgmip_replica_behind")) == (0, None)
+        assert value("pgmip_replica_applier") == 0
+        await ReplicaMetrics(NOWHERE, agent, other := CollectorRegistry()).look()
+        assert other.get_sample_value("pgmip_replica_up") == 0
+        assert other.get_sample_value("pgmip_replica_applied") is None
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 def test_run_cannot_go_on(replica: Replica, start: Start) -> None:

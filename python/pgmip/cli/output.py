@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Output", "age", "table", "visible"]
+__all__ = ["Output", "age", "rate", "table", "visible"]
 
 _WIDTH_OF_PIPES = 200
 STYLES = {
@@ -69,6 +69,11 @@ def age(seconds: float | None) -> str:
         if seconds < limit:
             return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+def rate(per_second: float) -> str:
+    """With as many digits as are of use."""
+    return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.1f}"
 
 
 def visible(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from .. import _sql
 from .._connection import cut_after
+from .._extra import missing
 from .._text import text
 from ..replication import embedded
 from ..replication.agent import Agent, Event, EventName, State, Stopped
@@ -26,6 +27,7 @@ from ..replication.engine import LogError, Unavailable
 from .errors import CliError, ExitCode
 from .options import JsonOption, TimeoutOption, run
 from .output import STYLES, Output, table, visible
+from .replica_diff import diff
 from .signals import telling, until_signalled
 from .sites import Connection, connect, failure_of
 
@@ -37,6 +39,7 @@ replica = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+replica.command("diff")(diff)
 DatabaseOption = Annotated[str, typer.Option("--database", metavar="CONNINFO", help="The replica.")]
 LogOption = Annotated[str, typer.Option("--log", metavar="CONNINFO", help="The log: a database of its own.")]
 _LOOK_EVERY = 0.05  # seconds
@@ -81,6 +84,10 @@ def init(
 def run_agent(
     database: DatabaseOption,
     log: LogOption,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="[HOST:]PORT", help="Show Prometheus metrics there, by HTTP."),
+    ] = None,
     timeout: TimeoutOption = 30.0,
     json: JsonOption = False,
 ) -> None:
@@ -94,7 +101,8 @@ def run_agent(
         with telling(partial(_tell, output), lambda: agent.stop()) as tell, _failures(database, log):
             async with EmbeddedLog(log, patience=timeout) as engine:
                 agent = Agent(database, engine, patience=timeout, on_event=tell)
-                await until_signalled(agent.run(), agent.stop)
+                with _metrics(metrics, database, agent) as watching:
+                    await until_signalled(_beside(agent.run(), watching), agent.stop)
         return ExitCode.OK
 
     run("replica run", json, body)
@@ -174,6 +182,60 @@ def leave(
         return ExitCode.OK
 
     run("replica leave", json, body)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _metrics(where: str | None, database: str, agent: Agent) -> Iterator[Coroutine[Any, Any, None] | None]:
+    """Serve them; what keeps them up to date is to be carried out in the block."""
+    if where is None:
+        yield None
+        return
+    host, port = _place(where)
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        from ..replication.metrics import ReplicaMetrics
+    except ModuleNotFoundError as error:
+        raise CliError(missing("--metrics", error.name, "metrics"), ExitCode.USAGE) from None
+    registry = CollectorRegistry()
+    shown = ReplicaMetrics(database, agent, registry)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise CliError(f"--metrics: {error.strerror}: {where}", ExitCode.USAGE) from None
+    try:
+        yield shown.watch()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _place(where: str) -> tuple[str, int]:
+    """Of this machine only, unless a host is named."""
+    host, _, port = where.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise CliError(f"--metrics: not [HOST:]PORT: {visible(where)}", ExitCode.USAGE)
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+async def _beside(work: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None] | None) -> None:
+    """Carry out `work`, and the other until that has ended."""
+    if other is None:
+        await work
+        return
+    task = asyncio.create_task(other)
+    try:
+        await work
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# -- what the others need ----------------------------------------------------------------------------------------
 
 
 async def _replication(conn: Connection) -> dict[str, Any]:

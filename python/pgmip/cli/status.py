@@ -1,4 +1,4 @@
-"""`pgmip status` and `pgmip top`: sites, requests in doubt, who waits for whom."""
+"""`pgmip status` and `pgmip top`: sites, replicas, requests in doubt, who waits for whom."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from rich.live import Live
 from rich.text import Text
 
 from ..decision import Rule
+from . import replicas
 from .config import load
 from .errors import ExitCode
 from .judge import judge
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
-from .output import STYLES, Output, age, table, visible
+from .output import STYLES, Output, age, rate, table, visible
 from .sites import Failure
 from .survey import RequestInDoubt, SiteState, Survey, Wait, family_sites, survey
 
@@ -31,7 +32,7 @@ def status(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Show the sites, what is in doubt there and what it waits for, and who waits for whom.
+    """Show the sites, how far replicas are, what is in doubt and what it waits for, and who waits for whom.
 
     Exit code 1 where a request has been in doubt for longer than mip.push_after, 3 where a site cannot be asked.
     """
@@ -123,6 +124,7 @@ def _site_document(state: SiteState | Failure) -> dict[str, Any]:
         "hidden": state.hidden,
         "foreign_prepared": len(state.foreign),
         "counters": dict(state.counters),
+        "replica": state.replica and state.replica.document(),
     }
 
 
@@ -179,6 +181,7 @@ def rendered(found: Survey) -> RenderableType:
         )
     ]
     parts += [Text(note, STYLES["warning"]) for note in _notes(found)]
+    parts += replicas.rendered(found.replicas)
     if found.families:
         parts += ["", Text(_headline(found), "bold")]
         parts.append(
@@ -214,14 +217,18 @@ _RATES = {
 def rates(before: Survey | None, found: Survey) -> list[RenderableType]:
     """What has happened per second since the look before, by site."""
     rows = []
+    looks = {}
     for site, state in found.sites.items():
         last = before.sites.get(site) if before is not None else None
         if isinstance(state, SiteState) and isinstance(last, SiteState):
             seconds = max(state.at - last.at, 0.001)
             # A counter that went back has been reset.
             counted = (max(0, state.counters.get(name, 0) - last.counters.get(name, 0)) / seconds for name in _RATES)
-            rows.append([site, *(f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}" for rate in counted)])
-    return ["", table(["per second", *_RATES.values()], rows)] if rows else []
+            rows.append([site, *map(rate, counted)])
+            if state.replica is not None and last.replica is not None:
+                looks[site] = last.replica, state.replica, seconds
+    shown: list[RenderableType] = ["", table(["per second", *_RATES.values()], rows)] if rows else []
+    return shown + replicas.rates(looks)
 
 
 def _headline(found: Survey) -> str:

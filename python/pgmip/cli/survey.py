@@ -12,6 +12,7 @@ import psycopg
 
 from .. import _sql
 from ..decision import Entry, Mipts, State, declared
+from .replicas import Replica, read_replica
 from .sites import Connection, Failure, ask
 
 __all__ = [
@@ -91,6 +92,8 @@ class SiteState:
     waits: tuple[Wait, ...]
     counters: Mapping[str, int]
     """Of the view mip.stats."""
+    replica: Replica | None
+    """Where its database is replicated."""
     at: float
     """When, by a clock of ours that knows nothing but intervals."""
 
@@ -145,6 +148,12 @@ class Survey:
     def hidden(self) -> int:
         """Instances in doubt whose entries the roles may not see, at all sites that were asked."""
         return sum(state.hidden for state in self.sites.values() if isinstance(state, SiteState))
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """Those of the sites that are replicas, by site."""
+        states = ((site, state) for site, state in self.sites.items() if isinstance(state, SiteState))
+        return {site: state.replica for site, state in states if state.replica is not None}
 
     @property
     def waits(self) -> list[Wait]:
@@ -239,6 +248,7 @@ async def _state(site: str, conn: Connection) -> SiteState:
         hidden=sum(instance_of(row["gid"]) is not None and not row["ours"] for row in prepared),
         waits=tuple(_wait(site, row) for row in waits),
         counters={name: value for name, value in counters.items() if isinstance(value, int)},
+        replica=await read_replica(conn),
         at=time.monotonic(),
     )
 

@@ -15,10 +15,11 @@ from rich.text import Text
 
 from .. import _sql
 from .._connection import cut_after
+from .checksums import compared, differing
 from .config import load
 from .errors import CliError, ExitCode
 from .options import ConfigOption, JsonOption, SiteOption, TimeoutOption, run
-from .output import STYLES, Output, table, visible
+from .output import Output, table, visible
 from .sites import Connection, Failure, ask, connect, failure_of
 from .tables import AtOption, chosen_site
 
@@ -147,7 +148,7 @@ def diff(
         answers = await ask(sites, work, timeout=timeout)
         failures = {name: answer for name, answer in answers.items() if isinstance(answer, Failure)}
         sums = {name: answer for name, answer in answers.items() if not isinstance(answer, Failure)}
-        differ = [name for name in names if len({checksums[name] for checksums in sums.values()}) > 1]
+        differ = differing(names, sums)
         missing = [name for name in names if all(checksums[name] is None for checksums in sums.values())]
         if not failures and not names:
             raise CliError("there is nothing to compare", hint="no table has opted in at any of these sites: name some")
@@ -170,19 +171,7 @@ def diff(
         if sums:
             for name in missing:
                 output.error(f"there is no table {visible(name)} at any of these sites")
-        rows: list[list[str | Text]] = [
-            [
-                visible(name),
-                Text("nowhere", STYLES["error"])
-                if name in missing
-                else Text("differs", STYLES["error"])
-                if name in differ
-                else Text("same", STYLES["ok"]),
-                *(checksums[name] or "no such table" for checksums in sums.values()),
-            ]
-            for name in names
-        ]
-        output.console.print(table(("table", "", *sums), rows))
+        output.console.print(compared(names, sums))
         return code
 
     run("writeset diff", json, body)
