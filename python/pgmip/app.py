@@ -354,7 +354,8 @@ class App:
         """Shut down: begin nothing more, let what runs finish for `grace` seconds, roll back what has not, disconnect.
 
         For good. Whoever submits from now on, or is not finished in time, gets Unknown: another server can go on. What
-        is prepared by then stays so until somebody does. May be called again, to wait no longer. Where the event loop
+        is prepared by then stays so until somebody does. Beside a site that does not answer it takes up to
+        `step_timeout` and three and a half seconds longer than `grace`. May be called again, to wait no longer. Where the event loop
         is closed in which it was used, so is what ran there, and only the connections are left to be closed.
         """
         await self._running.close(checked_seconds("grace", grace, none=True))

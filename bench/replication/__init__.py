@@ -1,0 +1,1 @@
+"""What `bench.replicated` measures: a part each."""
