@@ -40,7 +40,7 @@ def _catch_up(site: Site) -> float:
 def measure(*, rounds: int, rows: Sequence[tuple[int, int]]) -> list[Row]:
     """`rows`: how many are missed, and of what size their transactions are."""
     measured: list[Row] = []
-    with replicated(2, 1) as site:
+    with replicated(2, 10) as site:
         for turn in range(1, rounds + 1):
             for count, size in rows:
                 site.agents.stop("b")

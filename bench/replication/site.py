@@ -101,9 +101,10 @@ def replicated(members: int, rows: int) -> Iterator[Site]:
 
 
 def _until_it_takes_writes(site: Site) -> None:
-    for conninfo in site.conninfos:
+    """Each of another row: what one has changed the next one may not know yet."""
+    for number, conninfo in enumerate(site.conninfos, 1):
         with psycopg.connect(conninfo, autocommit=True) as conn:
-            conn.execute(f"UPDATE {TABLE} SET n = n WHERE id = 1".encode())
+            conn.execute(f"UPDATE {TABLE} SET n = n WHERE id = %s".encode(), (number,))
     site.until_same()
 
 
