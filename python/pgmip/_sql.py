@@ -36,6 +36,7 @@ __all__ = [
     "PUSH_AFTER",
     "REFUSE",
     "REPLICATION",
+    "REPLICA_EXPORT",
     "REPLICA_LEAVE",
     "REPLICA_LOAD",
     "REPLICA_MEMBERS",
@@ -181,6 +182,29 @@ REPLICA_LOAD = b"SELECT mip.replica_load(%s, %b)"
 REPLICA_RECEIVE = b"SELECT mip.replica_receive(%s, %b)"
 REPLICA_TRIM = b"SELECT mip.replica_trim()"
 REPLICA_LEAVE = b"SELECT mip.replica_leave(%s)"
+# As tight as it can be: a position may last for less than a millisecond. The snapshot is that of the statement, which
+# says in the same breath what it sees.
+REPLICA_EXPORT = """
+    DO $$
+    DECLARE
+        until timestamptz := clock_timestamp() + {seconds} * interval '1 s';
+        taken jsonb := '{{}}';
+        last bigint := 0;
+        here bigint;
+        name text;
+    BEGIN
+        LOOP
+            SELECT max(a.position) INTO here FROM mip.applied a;
+            IF here > last THEN
+                SELECT m.last, pg_export_snapshot() INTO last, name
+                FROM (SELECT max(a.position) AS last FROM mip.applied a) m;
+                taken := taken || jsonb_build_object(last, name);
+            END IF;
+            EXIT WHEN clock_timestamp() > until OR last >= {upto};
+        END LOOP;
+        PERFORM set_config('pgmip.taken', taken::text, true);
+    END $$
+"""
 REPLICA_MEMBERS = b"SELECT to_jsonb(m) AS member FROM mip.members m ORDER BY m.member"
 REPLICATION = b"SELECT to_jsonb(r) AS replication FROM mip.replication r"
 REPLICA_SILENCE = b"""

@@ -35,29 +35,6 @@ _LONGEST_LOOK = 1.0
 _PAUSE = 0.1  # seconds between two attempts
 _PATIENCE = 10.0  # seconds that a server may take for what is done at once
 _NAME = "pgmip diff"
-# As tight as it can be: a position may last for less than a millisecond. The snapshot is that of the statement, which
-# says in the same breath what it sees.
-_EXPORT = """
-    DO $$
-    DECLARE
-        until timestamptz := clock_timestamp() + {seconds} * interval '1 s';
-        taken jsonb := '{{}}';
-        last bigint := 0;
-        here bigint;
-        name text;
-    BEGIN
-        LOOP
-            SELECT max(a.position) INTO here FROM mip.applied a;
-            IF here > last THEN
-                SELECT m.last, pg_export_snapshot() INTO last, name
-                FROM (SELECT max(a.position) AS last FROM mip.applied a) m;
-                taken := taken || jsonb_build_object(last, name);
-            END IF;
-            EXIT WHEN clock_timestamp() > until OR last >= {upto};
-        END LOOP;
-        PERFORM set_config('pgmip.taken', taken::text, true);
-    END $$
-"""
 _MOST = 100  # positions
 
 
@@ -177,7 +154,7 @@ async def _lock_tables(conn: Connection) -> Sequence[str]:
 async def _export(conn: Connection, first: int, seconds: float) -> Mapping[int, str]:
     """The names of snapshots at position `first`, and at those behind it, by position."""
     await conn.execute(_sql.REPLICA_WAIT_FOR, (first,))
-    await conn.execute(_EXPORT.format(seconds=seconds, upto=first + _MOST).encode())
+    await conn.execute(_sql.REPLICA_EXPORT.format(seconds=seconds, upto=first + _MOST).encode())
     ((taken,),) = await _rows(conn, b"SELECT current_setting('pgmip.taken')")
     return {int(position): name for position, name in json.loads(taken).items()}
 
