@@ -355,8 +355,8 @@ class App:
 
         For good. Whoever submits from now on, or is not finished in time, gets Unknown: another server can go on. What
         is prepared by then stays so until somebody does. Beside a site that does not answer it takes up to
-        `step_timeout` and three and a half seconds longer than `grace`. May be called again, to wait no longer. Where the event loop
-        is closed in which it was used, so is what ran there, and only the connections are left to be closed.
+        `step_timeout` and 3.5 seconds longer than `grace`. May be called again, to wait no longer. Where the
+        event loop is closed in which it was used, so is what ran there, and only the connections are left to be closed.
         """
         await self._running.close(checked_seconds("grace", grace, none=True))
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
