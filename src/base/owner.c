@@ -18,6 +18,7 @@
 
 #include "base/compat.h"
 #include "base/owner.h"
+#include "base/settings.h"
 
 static bool
 has_temporary_schema(void)
@@ -39,8 +40,7 @@ mip_may_execute_code_of(Oid owner)
 static void
 find_nothing_of_the_callers(void)
 {
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	mip_set_for_now("search_path", "pg_catalog, pg_temp");
 }
 
 MipUser

@@ -11,7 +11,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -33,6 +32,7 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/rows.h"
 #include "mipt/catalog.h"
 #include "replication/definable.h"
 #include "writeset/types.h"
@@ -248,12 +248,6 @@ defines(Node *stmt)
 
 /* ---- event triggers ---- */
 
-static bool
-fires_at_replicas(Form_pg_event_trigger trigger)
-{
-	return trigger->evtenabled == TRIGGER_FIRES_ALWAYS || trigger->evtenabled == TRIGGER_FIRES_ON_REPLICA;
-}
-
 /* By those, none fires. */
 static bool
 is_of_event_triggers(Node *stmt)
@@ -264,21 +258,12 @@ is_of_event_triggers(Node *stmt)
 
 /* What they do nobody knows. */
 static void
-refuse_event_triggers(const RawStmt *raw)
+check_event_trigger(Relation triggers, HeapTuple row, void *raw)
 {
-	Relation	triggers = table_open(EventTriggerRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(triggers, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
+	Form_pg_event_trigger trigger = (Form_pg_event_trigger) GETSTRUCT(row);
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_event_trigger trigger = (Form_pg_event_trigger) GETSTRUCT(tuple);
-
-		if (fires_at_replicas(trigger))
-			refuse(raw, psprintf("Event trigger \"%s\" would fire at each replica.", NameStr(trigger->evtname)));
-	}
-	systable_endscan(scan);
-	table_close(triggers, AccessShareLock);
+	if (trigger->evtenabled == TRIGGER_FIRES_ALWAYS || trigger->evtenabled == TRIGGER_FIRES_ON_REPLICA)
+		refuse(raw, psprintf("Event trigger \"%s\" would fire at each replica.", NameStr(trigger->evtname)));
 }
 
 /* ---- what has been defined ---- */
@@ -310,21 +295,12 @@ is_mutable(Relation constraints, HeapTuple tuple)
 
 /* Rows that are there are looked at. */
 static void
-check_constraints(void)
+check_constraint(Relation constraints, HeapTuple row, void *arg)
 {
-	Relation	constraints = table_open(ConstraintRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(constraints, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
+	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(tuple);
-
-		if (is_new(tuple) && form->contype == CONSTRAINT_CHECK && form->convalidated && is_mutable(constraints, tuple))
-			refuse_defined(NameStr(form->conname), "Whether rows that are there fit is not the same everywhere.");
-	}
-	systable_endscan(scan);
-	table_close(constraints, AccessShareLock);
+	if (is_new(row) && form->contype == CONSTRAINT_CHECK && form->convalidated && is_mutable(constraints, row))
+		refuse_defined(NameStr(form->conname), "Whether rows that are there fit is not the same everywhere.");
 }
 
 static bool
@@ -334,7 +310,7 @@ is_enum(Oid type, HTAB *seen)
 }
 
 static bool
-goes_by_enum(const PartitionKeyData * key)
+goes_by_enum(PartitionKey key)
 {
 	HTAB	   *seen = mip_types_seen();
 	bool		result = false;
@@ -345,49 +321,25 @@ goes_by_enum(const PartitionKeyData * key)
 	return result;
 }
 
-static bool
-has_new_labels(void)
-{
-	Relation	labels = table_open(EnumRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(labels, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
-	bool		result = false;
-
-	while (!result && HeapTupleIsValid(tuple = systable_getnext(scan)))
-		result = is_new(tuple);
-	systable_endscan(scan);
-	table_close(labels, AccessShareLock);
-	return result;
-}
-
 static void
-check_partitioned(Oid relid)
+note_label(Relation labels, HeapTuple row, void *found)
 {
-	Relation	rel = table_open(relid, AccessShareLock);
-
-	if (goes_by_enum(RelationGetPartitionKey(rel)))
-		refuse_defined(RelationGetRelationName(rel), "It is partitioned by the hash of an enum, which is another one at each replica.");
-	table_close(rel, AccessShareLock);
+	*(bool *) found |= is_new(row);
 }
 
 /* A label's hash is that of its OID; those that have come with a copy are the same. */
 static void
-check_hash_partitions(void)
+check_partitioned(Relation tables, HeapTuple row, void *new_labels)
 {
-	Relation	tables = table_open(PartitionedRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(tables, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
-	bool		new_labels = has_new_labels();
+	Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(row);
+	Relation	rel;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(tuple);
-
-		if (form->partstrat == PARTITION_STRATEGY_HASH && (is_new(tuple) || new_labels))
-			check_partitioned(form->partrelid);
-	}
-	systable_endscan(scan);
-	table_close(tables, AccessShareLock);
+	if (form->partstrat != PARTITION_STRATEGY_HASH || !(is_new(row) || *(bool *) new_labels))
+		return;
+	rel = table_open(form->partrelid, AccessShareLock);
+	if (goes_by_enum(RelationGetPartitionKey(rel)))
+		refuse_defined(RelationGetRelationName(rel), "It is partitioned by the hash of an enum, which is another one at each replica.");
+	table_close(rel, AccessShareLock);
 }
 
 static void
@@ -400,10 +352,13 @@ check_extension(void)
 void
 mip_check_defined(void)
 {
+	bool		new_labels = false;
+
 	CommandCounterIncrement();
 	check_extension();
-	check_constraints();
-	check_hash_partitions();
+	mip_each_row(ConstraintRelationId, check_constraint, NULL);
+	mip_each_row(EnumRelationId, note_label, &new_labels);
+	mip_each_row(PartitionedRelationId, check_partitioned, &new_labels);
 }
 
 /* ---- before ---- */
@@ -425,7 +380,7 @@ void
 mip_check_definable(const RawStmt *raw, const char *command)
 {
 	if (!is_of_event_triggers(raw->stmt))
-		refuse_event_triggers(raw);
+		mip_each_row(EventTriggerRelationId, check_event_trigger, unconstify(RawStmt *, raw));
 	if (IsA(raw->stmt, AlterSeqStmt))
 		refuse(raw, "Numbers are each replica's own: alter the sequence at each.");
 	if (is_each_replicas_own(raw->stmt))

@@ -28,6 +28,7 @@
 
 #include "base/compat.h"
 #include "base/locks.h"
+#include "base/settings.h"
 #include "replication/definable.h"
 #include "replication/definition.h"
 #include "replication/member.h"
@@ -131,12 +132,6 @@ current_settings(void)
 
 /* ---- executing it ---- */
 
-static void
-set(const char *name, const char *value)
-{
-	(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, ERROR, false);
-}
-
 /* Event triggers do not fire: those that would, as at replicas, are refused. */
 static void
 become(const Definition *definition)
@@ -150,22 +145,23 @@ become(const Definition *definition)
 		lc = lnext(definition->settings, lc);
 		if (lc == NULL)
 			elog(ERROR, "setting \"%s\" of a definition has no value", name);
-		set(name, lfirst(lc));
+		mip_set_for_now(name, lfirst(lc));
 	}
-	set("session_replication_role", "replica");
-	set("allow_system_table_mods", "off");
-	set("session_authorization", definition->session_user);
+	mip_set_for_now("session_replication_role", "replica");
+	mip_set_for_now("allow_system_table_mods", "off");
+	mip_set_for_now("session_authorization", definition->session_user);
 	SetUserIdAndSecContext(get_role_oid(definition->role, false), 0);
 }
 
 static void
-execute_statement(const RawStmt *raw, const char *command)
+execute_statement(const RawStmt *raw, const char *command, bool checked)
 {
 	int			length = raw->stmt_len ? raw->stmt_len : strlen(command + raw->stmt_location);
 	char	   *statement = pnstrdup(command + raw->stmt_location, length);
 	int			result;
 
-	mip_check_definable(raw, command);
+	if (checked)
+		mip_check_definable(raw, command);
 	result = SPI_execute(statement, false, 0);
 	if (result < 0)
 		elog(ERROR, "a definition cannot be executed: %s", SPI_result_code_string(result));
@@ -174,7 +170,7 @@ execute_statement(const RawStmt *raw, const char *command)
 
 /* In a subtransaction, which undoes also the user and his settings if it fails. */
 static void
-execute(const Definition *definition)
+execute(const Definition *definition, bool checked)
 {
 	int			level = NewGUCNestLevel();
 	Oid			user;
@@ -191,14 +187,18 @@ execute(const Definition *definition)
 				 errmsg("there is no statement to be replicated")));
 	SPI_connect();
 	foreach(lc, statements)
-		execute_statement(lfirst_node(RawStmt, lc), definition->command);
+		execute_statement(lfirst_node(RawStmt, lc), definition->command, checked);
 	SPI_finish();
-	mip_check_defined();
+	if (checked)
+		mip_check_defined();
 	SetUserIdAndSecContext(user, context);
 	AtEOXact_GUC(false, level); /* nor stays what it has set itself */
 }
 
-/* NULL, or why it cannot be executed; then, or if it is not to stay, it is undone. */
+/*
+ * NULL, or why it cannot be executed; then, or if it is not to stay, it is undone. It is looked
+ * at once, where it is tried out.
+ */
 static ErrorData *
 attempt(const Definition *definition, bool stays)
 {
@@ -209,7 +209,7 @@ attempt(const Definition *definition, bool stays)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		execute(definition);
+		execute(definition, !stays);
 	}
 	PG_CATCH();
 	{

@@ -46,6 +46,12 @@ typedef struct MipMessageId
 	uint64		number;
 } MipMessageId;
 
+static inline bool
+mip_same_id(const MipMessageId *a, const MipMessageId *b)
+{
+	return a->start == b->start && a->number == b->number;
+}
+
 typedef struct MipMessage
 {
 	char		kind;

@@ -41,6 +41,7 @@
 #include "replication/way.h"
 #include "writeset/apply.h"
 #include "writeset/input.h"
+#include "writeset/readable.h"
 
 /* Rows of mip.applied that nobody needs any more are removed so many at a time. */
 #define PRUNE_EVERY		1000
@@ -128,14 +129,7 @@ set_session(void)
 	set("default_transaction_isolation", "read committed");
 	set("default_transaction_read_only", "off");
 	set("client_connection_check_interval", "1000");
-
-	/*
-	 * what is computed for indexes, and has room there, is the same
-	 * everywhere
-	 */
-	set("bytea_output", "hex");
-	set("extra_float_digits", "1");
-	set("default_toast_compression", "pglz");
+	mip_set_as_applied(set);
 }
 
 static void
@@ -267,7 +261,7 @@ find_own(const MipMessageId *id)
 		MipCommit  *commit = &mip_member->commits[i];
 
 		if (commit->state != MIP_COMMIT_NONE &&
-			memcmp(&commit->id, id, sizeof(MipMessageId)) == 0)
+			mip_same_id(&commit->id, id))
 			return commit;
 	}
 	return NULL;

@@ -229,7 +229,8 @@ refuse(Relation rel)
 					   format_type_be(search.domain)) :
 			 errdetail("Where its rows are applied function %s would be executed, which no superuser owns, or the table's owner may not execute.",
 					   format_procedure(search.function)),
-			 errhint("Let a superuser own the function, who answers for it: there is no way back where rows are applied.")));
+			 OidIsValid(search.function) ?
+			 errhint("Let a superuser own the function, who answers for it: there is no way back where rows are applied.") : 0));
 	pg_unreachable();
 }
 

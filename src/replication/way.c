@@ -17,9 +17,7 @@
 
 #include <signal.h>
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
@@ -36,6 +34,7 @@
 
 #include "base/compat.h"
 #include "base/locks.h"
+#include "base/rows.h"
 #include "replication/member.h"
 #include "replication/way.h"
 #include "workers/worker.h"
@@ -129,7 +128,7 @@ mip_defining_begin(const MipMessage *message)
 	{
 		MipCommit  *commit = &mip_member->commits[i];
 
-		if (waits(commit) && memcmp(&commit->id, &message->id, sizeof(MipMessageId)) != 0)
+		if (waits(commit) && !mip_same_id(&commit->id, &message->id))
 			mip_commit_set(commit, MIP_COMMIT_REFUSED);
 	}
 	LWLockRelease(mip_member->lock);
@@ -185,10 +184,14 @@ mip_clear_way(bool clear)
 }
 
 static void
-end_session_of(Oid schema)
+end_session_of(Relation classes, HeapTuple row, void *arg)
 {
-	PGPROC	   *proc = isOtherTempNamespace(schema) ? mip_temporary_schema_proc(schema) : NULL;
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+	PGPROC	   *proc;
 
+	if (form->relpersistence != RELPERSISTENCE_TEMP || !isOtherTempNamespace(form->relnamespace))
+		return;
+	proc = mip_temporary_schema_proc(form->relnamespace);
 	if (proc && proc->pid != 0 && proc->databaseId == MyDatabaseId)
 		(void) kill(proc->pid, SIGTERM);
 }
@@ -196,19 +199,7 @@ end_session_of(Oid schema)
 void
 mip_end_temporary_sessions(void)
 {
-	Relation	classes = table_open(RelationRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(classes, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-
-		if (form->relpersistence == RELPERSISTENCE_TEMP)
-			end_session_of(form->relnamespace);
-	}
-	systable_endscan(scan);
-	table_close(classes, AccessShareLock);
+	mip_each_row(RelationRelationId, end_session_of, NULL);
 }
 
 /* ---- the watcher ---- */

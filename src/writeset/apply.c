@@ -30,6 +30,7 @@
 
 #include "base/compat.h"
 #include "base/mip.h"
+#include "base/settings.h"
 #include "family/current.h"
 #include "tableam/capture.h"
 #include "writeset/apply.h"
@@ -294,8 +295,7 @@ truncate_tables(const Truncation *all)
 	int			level = NewGUCNestLevel();
 
 	if (all->triggers)
-		(void) set_config_option("session_replication_role", "replica", PGC_SUSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+		mip_set_for_now("session_replication_role", "replica");
 	truncate_untold(all);
 	AtEOXact_GUC(false, level);
 }

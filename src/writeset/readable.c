@@ -41,6 +41,7 @@
 
 #include "base/compat.h"
 #include "base/owner.h"
+#include "base/settings.h"
 #include "tableam/am.h"
 #include "tableam/places.h"
 #include "writeset/apply_column.h"
@@ -573,22 +574,21 @@ check_as_owner(Reading *reading, ReadTable *table, const MipwChange *change)
 	ResetPerTupleExprContext(reading->estate);
 }
 
-static void
-set(const char *name, const char *value)
+void
+mip_set_as_applied(void (*set) (const char *name, const char *value))
 {
-	(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	set("bytea_output", "hex");
+	set("extra_float_digits", "1");
+	set("default_toast_compression", "pglz");
 }
 
-/* As where it is applied (receive.c); but that may be deeper in the stack, which may be smaller. */
+/* It may be deeper in the stack where it is applied, and that may be smaller. */
 static void
-set_as_others(void)
+use_less_stack(void)
 {
 	int			here = atoi(GetConfigOption("max_stack_depth", false, false));
 
-	set("max_stack_depth", psprintf("%d", Max(Min(here, STACK_ELSEWHERE) / 2, 100)));
-	set("default_toast_compression", "pglz");
-	set("bytea_output", "hex");
-	set("extra_float_digits", "1");
+	mip_set_for_now("max_stack_depth", psprintf("%d", Max(Min(here, STACK_ELSEWHERE) / 2, 100)));
 }
 
 static void
@@ -613,7 +613,8 @@ mip_check_readable(const MipwSet *set, MipPlaces *places)
 	MipwChange	change;
 
 	error_context_stack = &context;
-	set_as_others();
+	mip_set_as_applied(mip_set_for_now);
+	use_less_stack();
 	while (mipw_next(&cursor, &change))
 	{
 		ReadTable  *table = &reading.tables[change.nrelation];

@@ -18,4 +18,10 @@
  */
 extern void mip_check_readable(const MipwSet *set, MipPlaces *places);
 
+/*
+ * Has `set` make the settings by which indexes are given the same everywhere, and find the same
+ * room: who publishes looks by them, and who applies has them.
+ */
+extern void mip_set_as_applied(void (*set) (const char *name, const char *value));
+
 #endif							/* MIP_WRITESET_READABLE_H */

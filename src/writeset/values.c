@@ -29,6 +29,7 @@
 
 #include "base/compat.h"
 #include "base/mip.h"
+#include "base/settings.h"
 #include "writeset/input.h"
 #include "writeset/values.h"
 
@@ -64,8 +65,7 @@ mip_values_begin(void)
 	int			level = NewGUCNestLevel();
 
 	for (size_t i = 0; i < lengthof(settings); i++)
-		(void) set_config_option(settings[i].name, settings[i].value, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+		mip_set_for_now(settings[i].name, settings[i].value);
 	return level;
 }
 

@@ -76,18 +76,6 @@ my $s = session($node{a}, 'client');
 my $joe = session($node{a}, 'joe');
 $joe->sql('SET ROLE joe');
 
-# Something that is published, and applied at both
-sub done
-{
-	my ($session, $sql, $name, @tables) = @_;
-	$session->send_sql($sql);
-	take('a');
-	all_are_same($name, @tables);
-	my (undef, $error) = $session->finish;
-	is($error, '', "$name: done");
-	return;
-}
-
 # ---- refused ----
 
 $s->refused($_, '0A000', $_) for (

@@ -31,18 +31,14 @@ my $ddl = session($node{a}, 'ddl');
 my $s = session($node{a}, 'client');
 my $t = session($node{b}, 'client of b');
 
-sub send_ddl
-{
-	my ($command, $session) = @_;
-	($session // $ddl)->send_sql(qq[SELECT mip.replicate_ddl(\$ddl\$$command\$ddl\$)]);
-	return;
-}
+# Messages of `b` that are on their way to the log
+sub held { return map { (split / /)[1] } waiting('b', 10000); }
 
-# ... and all replicas receive it; what its session is told
+# All replicas receive a command; what its session is told
 sub replicate
 {
 	my ($command) = @_;
-	send_ddl($command);
+	define($ddl, $command);
 	take('a');
 	receive($_) for qw(b a);
 	return $ddl->finish;
@@ -66,22 +62,11 @@ sub both
 	return;
 }
 
-sub published
-{
-	my ($sql, $name, @tables) = @_;
-	$s->send_sql($sql);
-	take('a');
-	all_are_same($name, @tables);
-	my (undef, $error) = $s->finish;
-	is($error, '', "$name: published");
-	return;
-}
-
 # ---- what is done ----
 
 replicated('ALTER TABLE acct ADD x int NOT NULL DEFAULT 7', 'a column');
 both('SELECT sum(x) FROM acct', 140, 'rows have it');
-published('UPDATE acct SET x = 8 WHERE id = 1', 'the new column', 'acct');
+done($s, 'UPDATE acct SET x = 8 WHERE id = 1', 'the new column', 'acct');
 
 $ddl->sql(q[SET search_path = odd; SET default_table_access_method = mip; SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Tokyo']);
 replicated(q[CREATE TABLE made (id serial PRIMARY KEY, d date DEFAULT '02.01.2026', z timestamptz DEFAULT '2026-01-02 03:04');
@@ -90,14 +75,14 @@ replicated(q[CREATE TABLE made (id serial PRIMARY KEY, d date DEFAULT '02.01.202
 $ddl->sql('RESET ALL');
 both(q[SELECT amname, relowner::regrole, obj_description(c.oid) FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE c.oid = 'odd.made'::regclass],
 	'mip|joe|a;b', 'a table');
-published('INSERT INTO odd.made DEFAULT VALUES', 'rows of a new table', 'odd.made');
+done($s, 'INSERT INTO odd.made DEFAULT VALUES', 'rows of a new table', 'odd.made');
 both('SELECT d, extract(epoch FROM z) FROM odd.made', '2026-01-02|1767290640.000000', 'as its settings had it');
 both('SHOW search_path', '"$user", public', 'whose settings do not stay');
 is($applier{$_}->sql(q[SELECT current_user = session_user, current_setting('search_path'), current_setting('session_replication_role')]),
 	't|"$user", public|origin', "... nor in the session that applies, at $_") for qw(a b);
 
 replicated('ALTER TABLE acct ALTER n TYPE bigint, ALTER s TYPE int USING s::int', 'columns of another type');
-published('UPDATE acct SET n = 10000000000, s = 500 WHERE id = 2', 'rows that were rewritten', 'acct');
+done($s, 'UPDATE acct SET n = 10000000000, s = 500 WHERE id = 2', 'rows that were rewritten', 'acct');
 replicated(q[CREATE FUNCTION odd.f(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 + 1'], 'a function');
 replicated('CREATE UNIQUE INDEX acct_f_idx ON acct (odd.f(s)); ALTER TABLE acct ADD CHECK (x > 0); ALTER TABLE acct RENAME x TO y', 'an index, a check, a name');
 $s->refused('INSERT INTO acct VALUES (30, 0, 500, 1)', '23505', 'the index is there');
@@ -163,7 +148,7 @@ $t->sql('ROLLBACK');
 
 # one that is in the way
 $t->sql('BEGIN; UPDATE acct SET n = 1 WHERE id = 1');
-send_ddl('ALTER TABLE acct DROP beside');
+define($ddl, 'ALTER TABLE acct DROP beside');
 take('a');
 receive('b');
 receive('a');
@@ -174,9 +159,10 @@ $t = session($node{b}, 'another client of b');
 # one that is in the log before it
 $t->send_sql('UPDATE acct SET n = 5 WHERE id = 3');
 take('b');
-send_ddl('ALTER TABLE acct ADD behind int DEFAULT 3');
+define($ddl, 'ALTER TABLE acct ADD behind int DEFAULT 3');
 take('a');
-is(receive($_), 'applied refused' =~ s/applied/$_ eq 'b' ? 'committed' : 'applied'/er, "behind what has been changed since it was tried out, at $_") for qw(b a);
+is(receive('b'), 'committed refused', 'behind what has been changed since it was tried out');
+is(receive('a'), 'applied refused', '... at both');
 take('a');
 is(receive($_), 'applied', "it is tried out anew, at $_") for qw(b a);
 is(($ddl->finish)[1], '', '... and done');
@@ -185,20 +171,20 @@ all_are_same('behind it', 'acct');
 
 # one that is on its way
 $t->send_sql('UPDATE acct SET n = 6 WHERE id = 3');
-my @ids = map { [ split / / ] } waiting('b', 10000);
-send_ddl('ALTER TABLE acct DROP behind');
+my ($late) = held();
+define($ddl, 'ALTER TABLE acct DROP behind');
 take('a');
 receive('b');
 $t->ends_refused('40001', 'who waits for his verdict has it as soon as the definition is there');
-push @log, $ids[0][1];
+push @log, $late;
 receive($_) for qw(a b);
 is(($ddl->finish)[1], '', '... which is done');
 all_are_same('before one that comes too late', 'acct');
 
 # two at the same time
 my $ddl2 = session($node{b}, 'ddl at b');
-send_ddl('CREATE TABLE x (i int)');
-send_ddl('CREATE TABLE x (i int)', $ddl2);
+define($ddl, 'CREATE TABLE x (i int)');
+define($ddl2, 'CREATE TABLE x (i int)');
 take($_) for qw(a b);
 receive($_) for qw(a b);
 is(($ddl->finish)[1], '', 'of two the first is done');
@@ -206,18 +192,18 @@ $ddl2->ends_refused('42P07', 'the other one, which is tried out anew, not');
 
 # rows that come in between
 $t->send_sql('INSERT INTO other VALUES (100, -1)');
-my @row = map { [ split / / ] } waiting('b', 10000);
+my ($row) = held();
 my $u = session($node{b}, 'who waits meanwhile');
 $u->send_sql('UPDATE other SET n = 9 WHERE id = 5');
-my @late = grep { $_->[0] ne $row[0][0] } map { [ split / / ] } waiting('b', 10000);
-send_ddl('ALTER TABLE other ADD CHECK (n >= 0)');
-push @log, $row[0][1];
+$late = (held())[-1];
+define($ddl, 'ALTER TABLE other ADD CHECK (n >= 0)');
+push @log, $row;
 take('a');
 receive('a');
 $ddl->ends_refused('23514', 'rows that have come since do not fit');
 receive('b');
 is(($t->finish)[1], '', 'they stay');
-push @log, $late[0][1];
+push @log, $late;
 is(receive($_), 'refused', "who began before has to go all the same, at $_") for qw(a b);
 $u->ends_refused('40001', '... and is told');
 all_are_same('rows before a definition', 'other');
@@ -230,7 +216,7 @@ replicated('CREATE SCHEMA mine AUTHORIZATION SESSION_USER', 'names of the caller
 # what is temporary, and depends on it, at another replica
 $joe = session($node{b}, 'joe at b');
 $joe->sql('CREATE TEMP VIEW mine AS SELECT n FROM seen');
-send_ddl('ALTER TABLE seen DROP COLUMN n');
+define($ddl, 'ALTER TABLE seen DROP COLUMN n');
 take('a');
 receive('a');
 is(($ddl->finish)[1], '', 'a column that a temporary view elsewhere has');
@@ -250,7 +236,7 @@ replicated('DROP EVENT TRIGGER fires', 'it goes');
 # ---- what is missing at one replica ----
 
 $s->sql('CREATE ROLE here');
-send_ddl('GRANT SELECT ON acct TO here');
+define($ddl, 'GRANT SELECT ON acct TO here');
 take('a');
 receive('a');
 is(($ddl->finish)[1], '', 'a role that one replica has');
@@ -262,12 +248,12 @@ all_are_same('once it is there', 'acct');
 
 # ---- interrupted, crashed, read again ----
 
-send_ddl('ALTER TABLE acct ADD z int');
+define($ddl, 'ALTER TABLE acct ADD z int');
 ok(scalar(grep { kind((split / /)[1]) eq 'D' } waiting('a', 10000)), 'its message is taken');
 mip_sql($node{a}, q[SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT mip.replicate_ddl%' AND pid <> pg_backend_pid()]);
 $ddl->ends_refused('08007', 'cancelled: it is not known what becomes of it');
 
-send_ddl('ALTER TABLE acct ADD q int');
+define($ddl, 'ALTER TABLE acct ADD q int');
 take('a');
 receive('b');
 $node{b}->stop('immediate');
@@ -278,7 +264,7 @@ is(($ddl->finish)[1], '', 'a crash of the other replica');
 both(q[SELECT count(*) FROM pg_attribute WHERE attrelid = 'acct'::regclass AND attname = 'q'], 1, 'it is there once');
 start_applier('a');
 receive('a');
-published('UPDATE acct SET q = 1 WHERE id = 1', 'behind all that', 'acct', 'other');
+done($s, 'UPDATE acct SET q = 1 WHERE id = 1', 'behind all that', 'acct', 'other');
 
 # who joins has it, and knows of it
 $s->sql('BEGIN; UPDATE other SET n = 2 WHERE id = 2');
@@ -294,7 +280,7 @@ all_are_same('three', 'acct', 'other');
 # ---- what has been applied before is read again, many at once ----
 
 sub load_sql { my ($first, @messages) = @_; return "SELECT mip.replica_load($first, ARRAY[" . join(',', map { "'\\x$_'" } @messages) . ']::bytea[])'; }
-published('UPDATE acct SET q = 2 WHERE id = 1', 'one more', 'acct');
+done($s, 'UPDATE acct SET q = 2 WHERE id = 1', 'one more', 'acct');
 $s->send_sql('UPDATE acct SET q = 3 WHERE id = 1');
 take('a');
 my $known = @log - 1;

@@ -143,18 +143,6 @@ my $s = session($node{a}, 'client');
 my $joe = session($node{a}, 'joe');
 $joe->sql('SET ROLE joe');
 
-sub done
-{
-	my ($session, $sql, $name, @tables) = @_;
-	$session->send_sql($sql);
-	take('a');
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	all_are_same($name, @tables);
-	my (undef, $error) = $session->finish;
-	is($error, '', "$name: done");
-	return;
-}
-
 # ---- whose code it is ----
 
 $joe->refused("INSERT INTO j.$_->[0]", '0A000', "code of others: $_->[0]") for (
@@ -214,7 +202,8 @@ $s->refused(q[INSERT INTO brin SELECT 1, string_agg(md5(random()::text), '') FRO
 done($s, q[INSERT INTO brin SELECT 1, string_agg(md5(random()::text), '') FROM generate_series(1, 100)], 'less', 'brin');
 
 done($s, q[INSERT INTO ranges VALUES (1, strings(repeat('a', 200), repeat('b', 200)))], 'a range', 'ranges');
-$s->refused(q[INSERT INTO ranges VALUES (2, strings(string_agg('a' || md5(random()::text), ''), 'b'))] =~ s/VALUES \(2, (.*)\)$/SELECT 2, $1 FROM generate_series(1, 40)/r, '54000', 'that is long, in a tree');
+$s->refused(q[INSERT INTO ranges SELECT 2, strings(string_agg('a' || md5(random()::text), ''), 'b') FROM generate_series(1, 40)], '54000',
+	'that is long, in a tree');
 done($s, q[INSERT INTO elements VALUES (1, ARRAY[repeat('a', 3000)])], 'an element that is short once it is compressed', 'elements');
 done($s, 'INSERT INTO numerics VALUES (1, 1e300)', 'a number', 'numerics');
 $s->refused('INSERT INTO numerics VALUES (2, 1e309)', '22003', 'whose distance to others cannot be told');
@@ -261,25 +250,26 @@ $joe->refused($_, '0A000', $_) for (q[COMMENT ON TABLE fresh IS 'x'], 'GRANT SEL
 # ---- what is trusted may not be so any more ----
 
 my $superuser = mip_sql($node{a}, 'SELECT current_user');
-sub define
+my $ddl = session($node{a}, 'ddl');
+sub defined_everywhere
 {
 	my ($command) = @_;
-	my $ddl = session($node{a}, 'ddl');
-	$ddl->send_sql("SELECT mip.replicate_ddl(\$ddl\$$command\$ddl\$)");
+	define($ddl, $command);
 	take('a');
 	receive($_) for qw(a b);
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is(($ddl->finish)[1], '', $command);
 	return;
 }
 $joe->sql('DISCARD ALL; SET ROLE joe');
-define("ALTER FUNCTION j.f(int) OWNER TO $superuser");
+defined_everywhere("ALTER FUNCTION j.f(int) OWNER TO $superuser");
 done($joe, 'INSERT INTO j.indexed VALUES (1)', 'a function that a superuser owns', 'j.indexed');
 done($joe, q[INSERT INTO j.in_row VALUES (1, '{"(1,1)"}')], 'and a domain with it', 'j.in_row');
-define('CREATE FUNCTION j.g(int) RETURNS int IMMUTABLE LANGUAGE sql AS $$SELECT $1$$; ALTER FUNCTION j.g(int) OWNER TO joe; CREATE INDEX later_g ON j.later (j.g(n))');
+defined_everywhere('CREATE FUNCTION j.g(int) RETURNS int IMMUTABLE LANGUAGE sql AS $$SELECT $1$$; ALTER FUNCTION j.g(int) OWNER TO joe; CREATE INDEX later_g ON j.later (j.g(n))');
 $joe->refused('INSERT INTO j.later VALUES (3)', '0A000', 'a new index');
-define('ALTER TYPE j.row ADD ATTRIBUTE f public.recent');
+defined_everywhere('ALTER TYPE j.row ADD ATTRIBUTE f public.recent');
 $joe->refused(q[INSERT INTO j.in_row VALUES (2, NULL)], '0A000', 'a new part of a type');
-define('ALTER FUNCTION j.f(int) OWNER TO joe');
+defined_everywhere('ALTER FUNCTION j.f(int) OWNER TO joe');
 $joe->refused('INSERT INTO j.indexed VALUES (2)', '0A000', 'a function that is handed over');
 is(scalar waiting('a', 0), 0, 'nothing of that is published');
 all_are_same('all of it', 'j.indexed', 'j.later', 'careless', 'opening');

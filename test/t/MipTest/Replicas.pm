@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use Test::More;
 
 our @EXPORT = qw(@log %node %applier %behind first_replica start_applier join_site leave_site waiting kind take receive_sql receive
-  commit all_are_same);
+  commit all_are_same done define);
 
 our @log;		# messages, in hexadecimal
 our %node;
@@ -133,6 +133,27 @@ sub all_are_same
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is(keys %different, 1, "$name: all have the same rows");
 	is(keys %histories, 1, "$name: and the same history");
+	return;
+}
+
+# A statement that changes something at `a`; all apply it, and it is done
+sub done
+{
+	my ($session, $sql, $name, @tables) = @_;
+	$session->send_sql($sql);
+	take('a');
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	all_are_same($name, @tables);
+	my (undef, $error) = $session->finish;
+	is($error, '', "$name: done");
+	return;
+}
+
+# A session begins to have all replicas execute a command.
+sub define
+{
+	my ($session, $command) = @_;
+	$session->send_sql("SELECT mip.replicate_ddl(\$ddl\$$command\$ddl\$)");
 	return;
 }
 
