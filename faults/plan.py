@@ -13,7 +13,7 @@ from .handlers import SITES
 from .proxy import Mode
 
 __all__ = [
-    *("CLIENTS", "KINDS", "NETWORK", "STEPS", "Fault"),
+    *("CLIENTS", "KINDS", "LINKS", "NETWORK", "STEPS", "Fault"),
     *("clients", "common_details", "compare", "draw", "links", "make", "servers", "sweepers", "write"),
 ]
 
@@ -21,6 +21,8 @@ SERVERS, SWEEPERS = 3, 2
 CLIENTS, CLIENT_PROCESSES = 16, 4
 STEPS = ("begun", "prepared-first-site", "prepared-all", "committed-first-site")
 
+LINKS = {"tear": 4, "deaf": 6, "mute": 6, "stall": 6, "delay": 8, "link down": 5}
+"""What befalls a link, and how often, as in KINDS."""
 KINDS = {
     # how often, compared with each other
     "kill server": 8,
@@ -38,12 +40,7 @@ KINDS = {
     "pause site": 3,
     "pause standby": 3,
     "cut": 10,
-    "tear": 4,
-    "deaf": 6,
-    "mute": 6,
-    "stall": 6,
-    "delay": 8,
-    "link down": 5,
+    **LINKS,
     "clock jump": 6,
     "fail over": 3,
     "fail over behind": 1,

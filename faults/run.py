@@ -118,12 +118,7 @@ class Sites(World):
 
     async def until_clients_are_gone(self) -> None:
         """They begin nothing new, and wait for the answers that they want."""
-        for name in plan.clients():
-            self.processes[name].doomed = True
-        client.stop(self.folder)
-        for name in plan.clients():
-            if await self.processes[name].ended() != 0:
-                raise Stuck(f"{name} has failed:\n{self.log_of(name)}")
+        await self.until_gone(plan.clients(), lambda: client.stop(self.folder))
 
     async def blow(self) -> None:
         """After a while of good service nobody is there any more to retransmit, or to be asked."""

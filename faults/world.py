@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +54,15 @@ class World(ABC):
             for process in self.processes.values():
                 if not process.alive and not process.doomed:
                     raise Stuck(f"{process.name} has died by itself:\n{self.log_of(process.name)}")
+
+    async def until_gone(self, names: Sequence[str], stop: Callable[[], None]) -> None:
+        """They have been told by `stop` to come to their end, and do."""
+        for name in names:
+            self.processes[name].doomed = True
+        stop()
+        for name in names:
+            if await self.processes[name].ended() != 0:
+                raise Stuck(f"{name} has failed:\n{self.log_of(name)}")
 
     def diagnose(self) -> str:
         """Where everybody is."""

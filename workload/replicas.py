@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 from pgmip.testing import Cluster, Setting
 
-__all__ = ["LOG", "Replicas"]
+__all__ = ["LOG", "Replicas", "start_agent"]
 
 LOG = "log"
 """The log's server, and its database there."""
@@ -59,6 +60,15 @@ class Replicas:
             cluster.remove()
 
 
+def start_agent(database: str, log: str, output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+    """A replica's agent, until it is killed; both are given by connection strings."""
+    command = _command("run", "--database", database, "--log", log)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+
+
 def _pgmip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pgmip.cli", "replica", *arguments]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(_command(*arguments), check=True, stdout=subprocess.DEVNULL)
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pgmip.cli", "replica", *arguments]

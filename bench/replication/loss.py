@@ -11,7 +11,7 @@ import psycopg
 
 from ..rows import Row, markdown, median, plotted, spread
 from ..targets import Target
-from .site import TABLE, Site, replicated
+from .site import DATABASE, TABLE, Site, replicated
 
 __all__ = ["measure", "plot", "targets", "tell"]
 
@@ -48,7 +48,7 @@ def _lose(site: Site, seconds: float) -> Row:
     position = site.applied("a")
     back = time.perf_counter()
     site.clusters["c"].start()
-    site.clusters["c"].run_sql(f"SELECT mip.wait_for({position})", dbname="bench")
+    site.clusters["c"].run_sql(f"SELECT mip.wait_for({position})", dbname=DATABASE)
     caught_up = time.perf_counter() - back
     ended.set()
     for client in clients:

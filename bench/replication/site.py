@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import psycopg
 from pgmip.testing import Cluster
 
-from workload.replicas import LOG, Replicas
+from workload.replicas import LOG, Replicas, start_agent
 
 from ..rounds import UNDISTURBED, create_database
 
-__all__ = ["DATABASE", "Agents", "Site", "pair", "replicated", "server"]
+__all__ = ["DATABASE", "TABLE", "Agents", "Site", "pair", "replicated", "server"]
 
 DATABASE = "bench"
 MEMBERS = ("a", "b", "c")
@@ -40,12 +40,8 @@ class Agents:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, member: str) -> None:
-        database = self._replicas.replicas[member].conninfo(DATABASE)
-        command = [sys.executable, "-m", "pgmip.cli", "replica", "run", "--database", database]
-        self._running[member] = subprocess.Popen(
-            [*command, "--log", self._replicas.log.conninfo(LOG)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        database, log = self._replicas.replicas[member].conninfo(DATABASE), self._replicas.log.conninfo(LOG)
+        self._running[member] = start_agent(database, log, subprocess.DEVNULL)
 
     def stop(self, member: str) -> None:
         agent = self._running.pop(member, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import resources
@@ -13,7 +12,7 @@ from pathlib import Path
 import psycopg
 from pgmip.testing import Cluster
 
-from workload.replicas import LOG, Replicas
+from workload.replicas import LOG, Replicas, start_agent
 
 DATABASE = "bookstore"
 MEMBERS = ("a", "b", "c")
@@ -32,12 +31,8 @@ class Replica:
         self._agent: subprocess.Popen[bytes] | None = None
 
     def start_agent(self) -> None:
-        command = [sys.executable, "-m", "pgmip.cli", "replica", "run"]
         with self._output.open("ab") as output:
-            self._agent = subprocess.Popen(
-                [*command, "--database", self.cluster.conninfo(DATABASE), "--log", self._log],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            self._agent = start_agent(self.cluster.conninfo(DATABASE), self._log, output)
 
     def kill_agent(self) -> None:
         if self._agent is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from workload.replicas import LOG
 
-from ..plan import NETWORK, Fault, common_details, draw
+from ..plan import LINKS, NETWORK, Fault, common_details, draw
 
 __all__ = ["KINDS", "MEMBERS", "SERVERS", "agent", "agents", "clients", "links", "make"]
 
@@ -31,12 +31,7 @@ KINDS = {
     "pause agent": 8,
     "pause client": 2,
     "cut": 12,
-    "tear": 4,
-    "deaf": 6,
-    "mute": 6,
-    "stall": 6,
-    "delay": 8,
-    "link down": 5,
+    **LINKS,
     "disk full": 3,
 }
 

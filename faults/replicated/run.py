@@ -103,12 +103,7 @@ class Replicated(World):
 
     async def until_clients_are_gone(self) -> None:
         client.go_on(self.folder)
-        for name in plan.clients():
-            self.processes[name].doomed = True
-        client.stop(self.folder)
-        for name in plan.clients():
-            if await self.processes[name].ended() != 0:
-                raise Stuck(f"{name} has failed:\n{self.log_of(name)}")
+        await self.until_gone(plan.clients(), lambda: client.stop(self.folder))
 
     def audit(self) -> tuple[list[Finding], Record]:
         record = read_record(self.folder)

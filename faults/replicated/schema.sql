@@ -55,7 +55,8 @@ INSERT INTO tally SELECT n, 0 FROM generate_series(0, 3) n;
 
 -- Stored out of line, and compressed or not
 CREATE TABLE document (id int PRIMARY KEY, revision bigint NOT NULL, digest text NOT NULL, body text NOT NULL,
-	plain text STORAGE EXTERNAL NOT NULL) USING mip;
+	plain text NOT NULL) USING mip;
+ALTER TABLE document ALTER plain SET STORAGE EXTERNAL;
 INSERT INTO document SELECT n, 0, md5(''), '', '' FROM generate_series(1, 10) n;
 
 -- Emptied now and then. Whoever has done that leaves the only mark.

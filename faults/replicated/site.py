@@ -22,17 +22,15 @@ PATIENCE = 300.0
 """Seconds after which something will not happen any more."""
 WINDOW = 500
 """Positions for which replicas remember: so short that a run outlasts it, and the log is trimmed."""
+LOG_SETTINGS: dict[str, Setting] = {"max_wal_size": "96MB", "min_wal_size": "32MB", "checkpoint_timeout": "30s"}
 SETTINGS: dict[str, Setting] = {
+    **LOG_SETTINGS,
     # What nobody waits for is lost in a crash as often as can be.
     "wal_writer_delay": "10s",
     "deadlock_timeout": "500ms",
-    "max_wal_size": "96MB",
-    "min_wal_size": "32MB",
-    "checkpoint_timeout": "30s",
     "log_min_messages": "warning",
     "autovacuum_naptime": "5s",
 }
-LOG_SETTINGS: dict[str, Setting] = {"max_wal_size": "96MB", "min_wal_size": "32MB", "checkpoint_timeout": "30s"}
 
 # What an INSERT fails with where the disk is full, while there is a file `full` in the log's data directory.
 _DISK = """

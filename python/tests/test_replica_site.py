@@ -258,7 +258,7 @@ WORKS = (count, count, order, order, order, give_back, replace)
 
 
 async def transact(conn: Connection, transaction: UUID, tally: Tally) -> None:
-    """Raises psycopg.Error where the connection is lost."""
+    """Raises psycopg.OperationalError where the connection is lost."""
     known = tally.refused
     try:
         await random.choice(WORKS)(conn, transaction)
@@ -270,7 +270,7 @@ async def transact(conn: Connection, transaction: UUID, tally: Tally) -> None:
         if error.sqlstate in NOT_HAPPENED:
             known = tally.refused
         if conn.closed or conn.broken:
-            raise
+            raise psycopg.OperationalError(f"lost behind: {error}") from error
         await conn.execute(b"ROLLBACK")
     finally:
         known.add(transaction)
@@ -468,6 +468,34 @@ def test_definitions_are_changed(site: Site) -> None:
     site.check()
     for member in site.replicas:
         assert site.sql(member, "SELECT note, n FROM item, more GROUP BY 1, 2") == [("at b", 1)]
+
+
+def test_definitions_are_replicated(site: Site) -> None:
+    """And what comes behind one in its pipeline, as part of the same transaction, is, too."""
+    with psycopg.connect(site.replicas["a"].conninfo(DATABASE), autocommit=True) as conn:
+        with conn.pipeline():
+            conn.execute("SELECT mip.replicate_ddl('CREATE TABLE piped (n int PRIMARY KEY) USING mip')")
+            conn.execute("INSERT INTO counter VALUES (1000, 7)")
+        conn.execute("DELETE FROM counter WHERE id = 1000")
+        conn.execute("INSERT INTO piped VALUES (1)")
+    site.check()
+    for member in site.replicas:
+        assert site.sql(member, "SELECT n FROM piped") == [(1,)]
+
+
+def test_an_error_behind_a_definition_does_not_undo_it(site: Site) -> None:
+    def pipe(conn: psycopg.Connection[Any]) -> None:
+        with conn.pipeline():
+            conn.execute("SELECT mip.replicate_ddl('CREATE TABLE stays (n int)')")
+            conn.execute("SELECT 1 / 0")
+
+    with psycopg.connect(site.replicas["a"].conninfo(DATABASE), autocommit=True) as conn:
+        with pytest.raises(psycopg.OperationalError) as caught:
+            pipe(conn)
+        assert caught.value.sqlstate == "08007"
+    site.catch_up()
+    for member in site.replicas:
+        assert site.sql(member, "SELECT FROM stays") == []
 
 
 def test_another_database_is_no_replica(site: Site) -> None:

@@ -68,7 +68,8 @@ typedef struct MipMember
 	uint64		applied;		/* the position up to which all is here */
 	uint64		history;		/* there */
 	int			applier;		/* its process, or 0 */
-	bool		defining;		/* it executes a definition */
+	uint64		defining;		/* the position of the definition that it
+								 * executes, or 0 */
 	dsa_pointer applying;		/* the writeset that it applies, if it does */
 	Size		applying_length;
 	Latch	   *watcher;		/* of who ends what is in the way, or NULL */

@@ -378,7 +378,7 @@ static void
 define(const MipMessage *message)
 {
 	me.applying = true;
-	mip_defining_begin(message);
+	mip_defining_begin(message, me.next);
 	mip_clear_way(true);
 	PG_TRY();
 	{

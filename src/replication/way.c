@@ -119,11 +119,11 @@ mip_applying_begin(const MipwSet *set)
 
 /* All but the one who waits for it: they have made their changes before it. */
 void
-mip_defining_begin(const MipMessage *message)
+mip_defining_begin(const MipMessage *message, uint64 position)
 {
 	(void) mip_member_memory();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	mip_member->defining = true;
+	mip_member->defining = position;
 	for (int i = 0; i < mip_member->ncommits; i++)
 	{
 		MipCommit  *commit = &mip_member->commits[i];
@@ -138,7 +138,7 @@ void
 mip_applying_end(void)
 {
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	mip_member->defining = false;
+	mip_member->defining = 0;
 	if (DsaPointerIsValid(mip_member->applying))
 		dsa_free(mip_member_memory(), mip_member->applying);
 	mip_member->applying = InvalidDsaPointer;
@@ -151,7 +151,7 @@ mip_meets_applying(const MipMessage *message)
 	MipwSet		set;
 
 	Assert(LWLockHeldByMe(mip_member->lock));
-	if (mip_member->defining)
+	if (message->first < mip_member->defining)
 		return true;
 	if (!DsaPointerIsValid(mip_member->applying) || mip_member->applied > message->snapshot)
 		return false;

@@ -21,13 +21,13 @@ extern PGDLLEXPORT void mip_way_main(Datum arg);
  */
 extern void mip_applying_begin(const MipwSet *set);
 
-/* The same for a definition, at which whoever has begun to change something is to go. */
-extern void mip_defining_begin(const MipMessage *message);
+/* The same for a definition: whoever has begun to change something before that position is to go. */
+extern void mip_defining_begin(const MipMessage *message, uint64 position);
 extern void mip_applying_end(void);
 
 /*
  * Has a transaction that is about to be queued a key in common with what is being applied,
- * and it does not know of it? Or is that a definition? The caller has the member's lock.
+ * and it does not know of it? Or is that a definition, before which it has begun? The caller has the member's lock.
  */
 extern bool mip_meets_applying(const MipMessage *message);
 
