@@ -76,6 +76,7 @@ BEGIN
         WITH next AS (
             SELECT w.id FROM mip.waiting w
             WHERE taker IS NULL OR NOT EXISTS (SELECT FROM pg_stat_get_activity(taker)) ORDER BY n LIMIT 10
+            FOR UPDATE SKIP LOCKED
         ), taken AS (
             UPDATE mip.waiting w SET taker = pg_backend_pid() FROM next WHERE w.id = next.id
             RETURNING w.n, w.id, w.message
