@@ -187,7 +187,7 @@ COMMENT ON FUNCTION mip.finished(interval, integer) IS
 
 CREATE FUNCTION mip.prepared_instances(OUT xid text, OUT xinst bigint, OUT owner name,
 	OUT since timestamptz, OUT request text, OUT sites text[]) RETURNS SETOF record
-	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_prepared_instances';
+	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'mip_prepared_instances';
 COMMENT ON FUNCTION mip.prepared_instances() IS 'behind the view mip.in_doubt';
 
 CREATE VIEW mip.in_doubt AS SELECT * FROM mip.prepared_instances();
@@ -196,7 +196,7 @@ COMMENT ON VIEW mip.in_doubt IS 'instances of this database that are prepared an
 CREATE FUNCTION mip.waiting_sessions(OUT pid integer, OUT xid text, OUT xinst bigint,
 	OUT blocked_by integer[], OUT blocked_by_instances text[], OUT relation regclass,
 	OUT waiting_since timestamptz) RETURNS SETOF record
-	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_waits';
+	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'mip_waits';
 COMMENT ON FUNCTION mip.waiting_sessions() IS 'behind the view mip.waits';
 
 CREATE VIEW mip.waits AS SELECT * FROM mip.waiting_sessions();
@@ -375,7 +375,7 @@ COMMENT ON FUNCTION mip.replication_state() IS 'behind the view mip.replication'
 
 CREATE FUNCTION mip.replication_members(OUT member text, OUT applied bigint, OUT behind bigint,
 	OUT heard timestamptz) RETURNS SETOF record
-	LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'mip_replication_members';
+	LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10 AS 'MODULE_PATHNAME', 'mip_replication_members';
 COMMENT ON FUNCTION mip.replication_members() IS 'behind the view mip.members';
 
 CREATE VIEW mip.members AS SELECT * FROM mip.replication_members();

@@ -164,13 +164,25 @@ def is_usable(conn: Connection) -> bool:
 
 @contextlib.contextmanager
 def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
-    """Cut the connection if the block takes longer.
+    """Cut the connection if the block takes longer: what waits for its answer gets a psycopg.OperationalError that says
+    so.
 
     Unlike a cancellation this asks nothing of the server, so it also ends a wait for one that has stopped talking.
     """
-    timer = asyncio.get_running_loop().call_later(seconds, cut, conn)
+    late = False
+
+    def give_up() -> None:
+        nonlocal late
+        late = True
+        cut(conn)
+
+    timer = asyncio.get_running_loop().call_later(seconds, give_up)
     try:
         yield
+    except psycopg.OperationalError as error:
+        if late and type(error) is psycopg.OperationalError:  # libpq's: the server has closed the connection
+            raise psycopg.OperationalError(f"no answer within {seconds:g} s") from error
+        raise
     finally:
         timer.cancel()
 

@@ -20,7 +20,7 @@ from shop import BUY, Shop, kill_server_at, make_app
 from test_sweeper import in_doubt, prepare_at
 from typer.testing import CliRunner
 
-from pgmip import Cancelled
+from pgmip import Cancelled, _sql
 from pgmip._sql import PUSH_AFTER
 from pgmip.cli import demo as demo_module
 from pgmip.cli import survey
@@ -273,6 +273,21 @@ def test_a_site_that_does_not_answer(cli: Cli, shop: Shop) -> None:
         nowhere = f"host=127.0.0.1 port={silent.getsockname()[1]}"
         document = cli.json("status", "--timeout", "0.3", code=UNREACHABLE, bank=nowhere)
     assert "0.3 s" in document["sites"]["bank"]["error"]["message"]
+
+
+def test_a_site_that_answers_too_late(cli: Cli, shop: Shop) -> None:
+    """It is not said to have closed the connection: it has not."""
+    with psycopg.connect(shop.conninfos()["bank"]) as conn:
+        conn.execute("LOCK TABLE pg_extension")
+        document = cli.json("status", "--timeout", "0.3", code=UNREACHABLE)
+    assert document["sites"]["bank"]["error"]["message"] == "no answer within 0.3 s"
+
+
+def test_no_look_is_compiled(shop: Shop) -> None:
+    """By the JIT: it would take seconds, for a few rows."""
+    for look in (_sql.DOUBTS, _sql.WAITS, _sql.COUNTERS, _sql.REPLICATION, _sql.REPLICA_SILENCE):
+        (((plan,),),) = shop.sql("bank", f"EXPLAIN (FORMAT json) {look.decode()}")
+        assert plan["Plan"]["Total Cost"] < 0.2 * float(shop.sql("bank", "SHOW jit_above_cost")[0][0])
 
 
 def test_a_database_without_the_extension(cli: Cli, shop: Shop) -> None:
