@@ -38,6 +38,7 @@
 #include "mipt/horizon.h"
 #include "mipt/mipt.h"
 #include "mipt/rows.h"
+#include "replication/publish.h"
 #include "transam/decide.h"
 #include "transam/instance.h"
 #include "transam/statement.h"
@@ -302,6 +303,23 @@ require_no_block(FunctionCallInfo fcinfo, const char *function)
 	mip_begin_books(function);
 }
 
+static void
+check_may_know(const char *xid)
+{
+	(void) mipt_lock(xid, ShareLock);
+	mip_family_unlock();
+}
+
+/* Whoever may know of this family knows all of it then, at a replicated site, too. */
+static void
+fence(const char *xid)
+{
+	if (!mip_needs_fence())
+		return;
+	check_may_know(xid);
+	mip_publish_fence(xid);
+}
+
 static Datum
 decide(FunctionCallInfo fcinfo, const char *function,
 	   List *(*decide_for) (const char *xid, int64 xinst))
@@ -310,6 +328,7 @@ decide(FunctionCallInfo fcinfo, const char *function,
 	int64		xinst = xinst_argument(fcinfo);
 
 	require_no_block(fcinfo, function);
+	fence(xid);
 	InitMaterializedSRF(fcinfo, 0);
 	return return_entries(fcinfo, decide_for(xid, xinst));
 }
@@ -328,6 +347,7 @@ mip_commit_beside(PG_FUNCTION_ARGS)
 
 	require_no_block(fcinfo, "mip.commit_beside");
 	mip_require_sole(fcinfo, "mip.commit_beside");
+	fence(xid);
 	return return_others(fcinfo, mip_family_commit_beside(xid, xinst), xinst);
 }
 
@@ -346,6 +366,11 @@ mip_refuse(PG_FUNCTION_ARGS)
 
 	require_no_block(fcinfo, "mip.refuse");
 	mip_require_whole("mip.refuse");
+	if (mip_needs_fence())
+	{
+		check_may_know(xid);
+		mip_publish_refusal(xid, xinst, sites);
+	}
 	PG_RETURN_BOOL(mip_family_refuse(xid, xinst, sites));
 }
 
@@ -356,6 +381,7 @@ mip_instances(PG_FUNCTION_ARGS)
 	List	   *entries;
 
 	mip_registry_ensure("mip.instances");
+	fence(xid);
 	InitMaterializedSRF(fcinfo, 0);
 	mipt_lock(xid, ShareLock);
 	entries = mipt_read(xid);

@@ -353,6 +353,15 @@ mipt_insert_own(bytea *links, bytea *places)
 }
 
 void
+mipt_insert_committed(const char *xid, const MiptEntry *entry)
+{
+	MiptEntry	committed = *entry;
+
+	committed.state = MIP_COMMITTED;
+	insert_row(xid, &committed, NULL, NULL);
+}
+
+void
 mipt_insert_aborted(const char *xid, const MiptEntry *entry)
 {
 	MiptEntry	aborted = *entry;

@@ -61,6 +61,9 @@ extern bool mipt_is_pending(const char *xid, int64 xinst);
  */
 extern void mipt_insert_own(bytea *links, bytea *places);
 
+/* Records that an instance was committed, by other means. */
+extern void mipt_insert_committed(const char *xid, const MiptEntry *entry);
+
 /* Records that an instance was aborted. */
 extern void mipt_insert_aborted(const char *xid, const MiptEntry *entry);
 

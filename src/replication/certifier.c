@@ -13,6 +13,8 @@
  * comes as K, or is in an N: so that is for these, too. spec/Replica.tla)
  *
  * A message's id is one of its keys: should it come twice it is refused the second time.
+ * So is a request's XID: what it knows of are the positions up to its begin, when it looked for
+ * others of its family. A fence reads an XID: no request that has begun before it comes behind.
  *
  * Of each key the last position is kept at which it came in each mode. Of the log that is
  * remembered so much as its settings say, in positions and in keys; a transaction
@@ -69,13 +71,20 @@ mip_certifier_create(const MipLogSettings *settings, uint64 behind)
 	return certifier;
 }
 
+/* Up to where a transaction knows of others */
+typedef struct Knowledge
+{
+	uint64		updates;		/* of the same row, if its is an update */
+	uint64		all;
+} Knowledge;
+
 /* Has somebody whom this one does not know of had the key in such a mode? */
 static bool
-meets(const KeyEntry *entry, uint8 mode, const MipMessage *message)
+meets(const KeyEntry *entry, uint8 mode, Knowledge knowledge)
 {
 	for (uint8 other = MIPW_R; other <= MIPW_K; other++)
 	{
-		uint64		knows = mode == MIPW_N && other == MIPW_N ? message->snapshot : message->first;
+		uint64		knows = mode == MIPW_N && other == MIPW_N ? knowledge.updates : knowledge.all;
 
 		if (MIPW_CONFLICT(mode, other) && entry->last[other - 1] > knows)
 			return true;
@@ -90,25 +99,43 @@ key_of_id(const MipMessageId *id)
 }
 
 static bool
-is_free(const MipCertifier *certifier, uint64 hash, uint8 mode, const MipMessage *message)
+is_free(const MipCertifier *certifier, uint64 hash, uint8 mode, Knowledge knowledge)
 {
 	const KeyEntry *entry = keys_lookup(certifier->keys, hash);
 
-	return entry == NULL || !meets(entry, mode, message);
+	return entry == NULL || !meets(entry, mode, knowledge);
+}
+
+static uint64
+key_of_family(const MipMessage *message)
+{
+	return mipw_fnv(MIPW_FNV, &message->family, sizeof(message->family));
+}
+
+/* Does it know all of its family? */
+static bool
+is_first_of_family(const MipCertifier *certifier, const MipMessage *message)
+{
+	return message->begun >= certifier->floor &&
+		is_free(certifier, key_of_family(message), MIPW_K, (Knowledge) {message->begun, message->begun});
 }
 
 bool
 mip_certify(const MipCertifier *certifier, const MipMessage *message, const MipwSet *set)
 {
+	Knowledge	knowledge = {message->snapshot, message->first};
+
 	if (message->first < certifier->floor || message->first < certifier->defined)
 		return false;
 	if (message->kind == MIP_MESSAGE_DEFINITION && message->first < certifier->changed)
 		return false;
-	if (!is_free(certifier, key_of_id(&message->id), MIPW_K, message))
+	if (message->kind == MIP_MESSAGE_REQUEST && !is_first_of_family(certifier, message))
+		return false;
+	if (!is_free(certifier, key_of_id(&message->id), MIPW_K, knowledge))
 		return false;
 	for (uint32 i = 0; set && i < set->nkeys; i++)
 	{
-		if (!is_free(certifier, mipw_hash(set, i), set->modes[i], message))
+		if (!is_free(certifier, mipw_hash(set, i), set->modes[i], knowledge))
 			return false;
 	}
 	return true;
@@ -164,7 +191,8 @@ note(MipCertifier *certifier, uint64 hash, uint8 mode)
 void
 mip_certifier_add(MipCertifier *certifier, const MipMessage *message, const MipwSet *set)
 {
-	uint32		nkeys = set ? set->nkeys + 1 : 0;
+	bool		of_family = message->kind == MIP_MESSAGE_FENCE || (set && message->kind == MIP_MESSAGE_REQUEST);
+	uint32		nkeys = (set ? set->nkeys + 1 : 0) + of_family;
 
 	raise_floor(certifier, nkeys);
 	sweep(certifier);
@@ -173,6 +201,8 @@ mip_certifier_add(MipCertifier *certifier, const MipMessage *message, const Mipw
 	*count_of(certifier, certifier->position) = nkeys;
 	if (message->kind == MIP_MESSAGE_DEFINITION)
 		certifier->defined = certifier->position;
+	if (of_family)
+		note(certifier, key_of_family(message), message->kind == MIP_MESSAGE_FENCE ? MIPW_R : MIPW_K);
 	if (set == NULL)
 		return;
 	certifier->changed = certifier->position;

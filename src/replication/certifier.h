@@ -19,7 +19,8 @@ typedef struct MipCertifier MipCertifier;
 extern MipCertifier *mip_certifier_create(const MipLogSettings *settings, uint64 behind);
 
 /*
- * May the transaction stay? True unless what it has written, or claims, or refers to, has
+ * May the transaction stay? A request's unless there is another one of its family, or a fence, that it does not know
+ * of. True unless what it has written, or claims, or refers to, has
  * been changed by one that is certified and that it does not know of; or it knows of less
  * than is remembered; or it began to change something before a definition. A definition,
  * which no `set` goes with, stays if nothing at all is changed that it does not know of: then

@@ -251,6 +251,7 @@ mip_member_advance(uint64 position, uint64 history, MipReplicationCounter what, 
 	Assert(mip_member->applied + 1 == position);
 	mip_member->applied = position;
 	mip_member->history = history;
+	mip_member->deciding = 0;
 	if (what != MIP_REPLICATION_TOLD)
 		mip_member->worth_telling = position;
 	mip_member->counters[what]++;

@@ -96,8 +96,35 @@ mip_refuse_message(const char *detail)
 			 errdetail("In the given bytes: %s.", detail)));
 }
 
-MipMessage
-mip_message_of(const uint8 *bytes, Size length)
+static bool
+is_of_request(const MipMessage *message)
+{
+	return message->kind == MIP_MESSAGE_REQUEST || message->kind == MIP_MESSAGE_FENCE;
+}
+
+static void
+set_parts(MipMessage *message)
+{
+	Size		before = 0;
+
+	message->begun = message->family = 0;
+	message->writeset = NULL;
+	message->writeset_length = 0;
+	if (is_of_request(message))
+	{
+		before = mipw_get_number(message->body, 4);
+		message->begun = mipw_get_number(message->body + 4, 8);
+		message->family = mipw_get_number(message->body + 12, 8);
+	}
+	if (message->kind == MIP_MESSAGE_TRANSACTION || message->kind == MIP_MESSAGE_REQUEST)
+	{
+		message->writeset = message->body + before;
+		message->writeset_length = message->length - before;
+	}
+}
+
+static MipMessage
+frame_of(const uint8 *bytes, Size length)
 {
 	MipMessage	message;
 	Size		member = mipw_get_number(bytes + 6, 2);
@@ -111,6 +138,25 @@ mip_message_of(const uint8 *bytes, Size length)
 	message.body = bytes + HEADER + member;
 	message.length = length - HEADER - member - TRAILER;
 	return message;
+}
+
+MipMessage
+mip_message_of(const uint8 *bytes, Size length)
+{
+	MipMessage	message = frame_of(bytes, length);
+
+	set_parts(&message);
+	return message;
+}
+
+static void
+check_parts(const MipMessage *message)
+{
+	if (is_of_request(message) &&
+		(message->length < MIP_MESSAGE_FAMILY ||
+		 mipw_get_number(message->body, 4) < MIP_MESSAGE_FAMILY ||
+		 mipw_get_number(message->body, 4) > message->length))
+		mip_refuse_message("a request of another length");
 }
 
 /* Whoever made it made no others: what is damaged is found, what is malicious is not. */
@@ -129,8 +175,10 @@ mip_message_decode(const bytea *varlena)
 		mip_refuse_message("another length");
 	if (mipw_get_number(bytes + length - TRAILER, TRAILER) != checksum(bytes, length - TRAILER))
 		mip_refuse_message("another checksum");
-	*message = mip_message_of(bytes, length);
-	if (message->first > message->snapshot)
+	*message = frame_of(bytes, length);
+	check_parts(message);
+	set_parts(message);
+	if (message->first > message->snapshot || message->begun > message->snapshot)
 		mip_refuse_message("changes behind the snapshot");
 	return message;
 }

@@ -18,10 +18,17 @@
  *			body
  *			uint32	CRC-32C of all before it
  *
+ * The body of what is of a request (request.c) begins with
+ *
+ *		 0	uint32	length of all that is not its writeset
+ *		 4	uint64	begun
+ *		12	uint64	hash of its XID
+ *
  *	  snapshot	the position up to which its member had applied the log when the message
  *				was made
  *	  first		... when the transaction made its first change, or the definition was tried
  *				out; snapshot at most
+ *	  begun		... when the instance looked for others of its family, likewise
  *
  *-------------------------------------------------------------------------
  */
@@ -31,6 +38,11 @@
 #define MIP_MESSAGE_SETTINGS	'S' /* the log's first one; body:
 									 * MipLogSettings */
 #define MIP_MESSAGE_TRANSACTION	'T' /* body: a writeset */
+#define MIP_MESSAGE_REQUEST		'Q' /* of an instance; body: see request.c,
+									 * behind it a writeset */
+#define MIP_MESSAGE_FENCE		'F' /* no instance of its family that does not
+									 * know of it stays; body: likewise,
+									 * without one */
 #define MIP_MESSAGE_DEFINITION 'D'	/* body: strings, see definition.c */
 #define MIP_MESSAGE_MEMBER		'M' /* its member has applied, and flushed,
 									 * its snapshot; no body */
@@ -62,6 +74,11 @@ typedef struct MipMessage
 	char	   *member;
 	const uint8 *body;			/* points into the bytes */
 	Size		length;			/* of the body */
+	uint64		begun;			/* of a REQUEST */
+	uint64		family;			/* hash of its XID, or a FENCE's */
+	const uint8 *writeset;		/* of a TRANSACTION or REQUEST, within the
+								 * body; else NULL */
+	Size		writeset_length;
 } MipMessage;
 
 /*
@@ -74,6 +91,9 @@ typedef struct MipLogSettings
 	uint64		keys;			/* and so many keys */
 	uint64		system;			/* system identifier of the cluster */
 } MipLogSettings;
+
+/* Length of what is before an XID's own part of a body */
+#define MIP_MESSAGE_FAMILY	20
 
 /* The bytes; palloc'd. */
 extern bytea *mip_message_encode(const MipMessage *message);

@@ -14,6 +14,11 @@
  * free, and tells his client that he does not know (08007). Should the message come
  * it is applied as if it were somebody else's.
  *
+ * An instance that is committed in one phase is published with its entry in the MIPT, before
+ * it takes the family lock. Whoever wants to know what has become of a request, at
+ * whichever replica, has a fence ordered (mip_publish_fence): what has begun before, and is not here then,
+ * will not come.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -34,7 +39,9 @@
 #include "base/mip.h"
 #include "base/stop.h"
 #include "family/current.h"
+#include "family/sites.h"
 #include "family/telling.h"
+#include "mipt/entry.h"
 #include "replication/definition.h"
 #include "replication/member.h"
 #include "replication/message.h"
@@ -43,9 +50,12 @@
 #include "replication/publish.h"
 #include "replication/receive.h"
 #include "replication/refusals.h"
+#include "replication/request.h"
 #include "replication/way.h"
 #include "tableam/capture.h"
 #include "tableam/places.h"
+#include "transam/ending.h"
+#include "transam/instance.h"
 #include "writeset/extract.h"
 #include "writeset/input.h"
 #include "writeset/readable.h"
@@ -55,6 +65,7 @@
 #define DEFINITION_ATTEMPTS		20
 
 static uint64 first;			/* the position when it made its first change */
+static uint64 begun;			/* ... when the instance began */
 static uint64 last_position;	/* of this session */
 static bool queued;				/* this transaction's message has been */
 static bool committing;			/* certified: it must not fail any more */
@@ -64,14 +75,20 @@ static emit_log_hook_type prev_emit_log_hook;
 
 /* ---- while the transaction runs ---- */
 
+/* An instance looks for its family now. */
 static void
-refuse_instance(void)
+begins_instance(ArrayType *sites)
 {
-	if (mip_in_transaction())
+	if (!mip_publishes())
+		return;
+	if (mip_sites_count(sites) > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("a MIP transaction cannot change tables of a replicated database yet"),
-				 errhint("Use a plain transaction, or a site that is not replicated.")));
+				 errmsg("a request over several sites cannot have a replicated database among them"),
+				 errdetail("What it has changed would have to wait for the other sites, and all that is applied for it."),
+				 errhint("Use requests over this site alone, or a site that is not replicated.")));
+	mip_positions_load();
+	begun = mip_member_applied();
 }
 
 static void
@@ -105,7 +122,6 @@ begins_to_change(void)
 {
 	if (!mip_publishes())
 		return false;
-	refuse_instance();
 	refuse_serializable();
 	refuse_subscription();
 	mip_positions_load();
@@ -120,6 +136,12 @@ mip_last_position(void)
 }
 
 /* ---- publishing ---- */
+
+static bool
+has_changes(void)
+{
+	return mip_captures() && mip_places_count(mip_places_mine()) > 0;
+}
 
 /* Rights to read do not matter: nothing comes back from there but to who may write it. */
 static bytea *
@@ -199,11 +221,13 @@ queue(const MipMessage *message)
 	dsa_area   *memory = mip_member_memory();
 	Size		length = mip_message_size(message);
 	dsa_pointer bytes = dsa_allocate_extended(memory, length, DSA_ALLOC_HUGE);
+	MipMessage	written;
 
 	mip_message_write(message, dsa_get_address(memory, bytes));
+	written = mip_message_of(dsa_get_address(memory, bytes), length);
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	Assert(mine->state == MIP_COMMIT_NONE);
-	if (mip_meets_applying(message))
+	if (mip_meets_applying(&written))
 	{
 		dsa_free(memory, bytes);
 		LWLockRelease(mip_member->lock);
@@ -258,9 +282,9 @@ is_interrupted(void)
 	return ProcDiePending || QueryCancelPending || mip_transaction_timed_out();
 }
 
-/* Does it stay? */
+/* Does it stay? `interruptible`: nothing happens if it does. */
 static bool
-wait_for_verdict(void)
+wait_for_verdict(bool interruptible)
 {
 	for (;;)
 	{
@@ -273,12 +297,16 @@ wait_for_verdict(void)
 			case MIP_COMMIT_REFUSED:
 				return false;
 			case MIP_COMMIT_IN_THE_WAY:
+				if (interruptible)
+					return false;
 				unknown();
 			case MIP_COMMIT_QUEUED:
 				if (interrupted)
 					CHECK_FOR_INTERRUPTS(); /* says why; nothing has happened */
 				break;
 			case MIP_COMMIT_TAKEN:
+				if (interrupted && interruptible)
+					CHECK_FOR_INTERRUPTS();
 				if (interrupted)
 					unknown();
 				break;
@@ -316,6 +344,14 @@ write_position(void)
 	PG_END_TRY();
 }
 
+static MipMessage
+make_request(const bytea *writeset)
+{
+	MipRequest	request = {mip_mine.xid, mipt_own_entry(MIP_COMMITTED)};
+
+	return make_message(MIP_MESSAGE_REQUEST, mip_request_encode(&request, begun, writeset), first);
+}
+
 /* Everything that the transaction does is done, and nothing of it is in WAL as committed. */
 static void
 publish(void)
@@ -326,12 +362,15 @@ publish(void)
 	mip_peers_slow_down();
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
-	writeset = make_writeset();
-	message = make_message(MIP_MESSAGE_TRANSACTION, writeset, first);
+	if (!has_changes())
+		first = mip_member_applied();
+	writeset = has_changes() ? make_writeset() : mip_extract_nothing();
+	message = mip_in_transaction() ? make_request(writeset) :
+		make_message(MIP_MESSAGE_TRANSACTION, writeset, first);
 	if (!queue(&message))
 		refused();
 	mip_stop_point("queued");
-	if (!wait_for_verdict())
+	if (!wait_for_verdict(false))
 		refused();
 	HOLD_INTERRUPTS();
 	mip_end_transaction_timeout();
@@ -351,18 +390,64 @@ forget_commit(void)
 	ConditionVariableBroadcast(&mip_member->advanced);
 }
 
-/* What applies the log executes it, and then tells. 0: it is refused. */
+/*
+ * Its place in the log when all up to there is applied here, by what applies the log. 0: it is
+ * refused.
+ */
 static uint64
-publish_definition(const bytea *definition, uint64 known)
+publish_and_wait(const MipMessage *message, bool interruptible)
 {
-	MipMessage	message = make_message(MIP_MESSAGE_DEFINITION, definition, known);
 	uint64		position = 0;
 
-	if (queue(&message) && wait_for_verdict())
+	if (queue(message) && wait_for_verdict(interruptible))
 		position = mip_my_commit()->position;
 	forget_commit();
 	queued = false;
 	return position;
+}
+
+static uint64
+publish_definition(const bytea *definition, uint64 known)
+{
+	MipMessage	message = make_message(MIP_MESSAGE_DEFINITION, definition, known);
+
+	return publish_and_wait(&message, false);
+}
+
+static void
+publish_fence(const MipRequest *request)
+{
+	MipMessage	message;
+
+	mip_positions_load();
+	mip_peers_slow_down();
+	message = make_message(MIP_MESSAGE_FENCE, mip_request_encode(request, 0, NULL), 0);
+	if (publish_and_wait(&message, true) == 0)
+		refused();				/* something that it holds is in the way */
+}
+
+/* An instance knows what it has begun with, and would be in its own way. */
+bool
+mip_needs_fence(void)
+{
+	return mip_publishes() && !RecoveryInProgress() && !mip_in_transaction();
+}
+
+void
+mip_publish_fence(const char *xid)
+{
+	MipRequest	request = {xid, NULL};
+
+	publish_fence(&request);
+}
+
+void
+mip_publish_refusal(const char *xid, int64 xinst, ArrayType *sites)
+{
+	MiptEntry	entry = {.xinst = xinst, .owner = GetUserId(), .sites = sites, .since = GetCurrentTimestamp()};
+	MipRequest	request = {xid, &entry};
+
+	publish_fence(&request);
 }
 
 uint64
@@ -385,12 +470,6 @@ mip_publish_definition(const char *command)
 	refused();
 }
 
-static bool
-has_changes(void)
-{
-	return mip_captures() && mip_places_count(mip_places_mine()) > 0;
-}
-
 /* Whatever it has done: locks are enough. */
 static void
 refuse_prepare(void)
@@ -402,13 +481,26 @@ refuse_prepare(void)
 			 errhint("Use COMMIT.")));
 }
 
+/* An instance is published when its own end has been looked at (order_instance). */
 static void
 pre_commit(void)
 {
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		mip_replica_check_locked();
-	if (has_changes())
+	if (has_changes() && !mip_in_transaction())
 		publish();
+}
+
+/* Also one that has changed nothing: the others are to know its result. */
+static bool
+order_instance(void)
+{
+	if (!mip_publishes())
+		return false;
+	refuse_serializable();
+	mip_replica_check_locked();
+	publish();
+	return true;
 }
 
 /* ---- its end ---- */
@@ -435,7 +527,7 @@ at_end(bool committed)
 	committing = queued = defined = false;
 	mip_rights_waive(false);
 	mip_set_publishes(true);
-	first = 0;
+	first = begun = 0;
 }
 
 static void
@@ -475,6 +567,8 @@ void
 mip_publish_init(void)
 {
 	mip_capture_if(begins_to_change);
+	mip_begin_also(begins_instance);
+	mip_order_by(order_instance);
 	mip_telling_also(mip_is_replicated);
 	RegisterXactCallback(xact_callback, NULL);
 	prev_emit_log_hook = emit_log_hook;

@@ -8,6 +8,8 @@
 #ifndef MIP_REPLICATION_PUBLISH_H
 #define MIP_REPLICATION_PUBLISH_H
 
+#include "utils/array.h"
+
 extern void mip_publish_init(void);
 
 /* The position of this session's last commit that was replicated, or 0 */
@@ -20,5 +22,15 @@ extern uint64 mip_last_position(void);
  * this transaction, nor locked.
  */
 extern uint64 mip_publish_definition(const char *command);
+
+/*
+ * Where mip_needs_fence: waits until no instance of this family that has begun by now, at any
+ * replica, can be committed any more, and what was committed is here. Who is interrupted may try
+ * again. The other one also refuses this instance at all replicas, unless one of the
+ * family is committed. The caller has looked who may.
+ */
+extern bool mip_needs_fence(void);
+extern void mip_publish_fence(const char *xid);
+extern void mip_publish_refusal(const char *xid, int64 xinst, ArrayType *sites);
 
 #endif							/* MIP_REPLICATION_PUBLISH_H */

@@ -38,6 +38,7 @@
 #include "replication/peers.h"
 #include "replication/positions.h"
 #include "replication/receive.h"
+#include "replication/request.h"
 #include "replication/way.h"
 #include "writeset/apply.h"
 #include "writeset/input.h"
@@ -60,8 +61,8 @@ static struct
 	MipPosition position;		/* to be told when it has committed; or 0 */
 	MipNews		news;			/* of a member, likewise; or nobody's */
 	bool		applying;
-	bool		defines;
-	MipMessageId definition;	/* who waits for it is told, likewise */
+	bool		waited_for;
+	MipMessageId waits;			/* its message, likewise */
 	MipReplicationCounter what;
 }			me;
 
@@ -395,10 +396,10 @@ define(const MipMessage *message)
 static const MipwSet *
 open_writeset(const MipMessage *message)
 {
-	bytea	   *writeset = palloc(VARHDRSZ + message->length);
+	bytea	   *writeset = palloc(VARHDRSZ + message->writeset_length);
 
-	SET_VARSIZE(writeset, VARHDRSZ + message->length);
-	memcpy(VARDATA(writeset), message->body, message->length);
+	SET_VARSIZE(writeset, VARHDRSZ + message->writeset_length);
+	memcpy(VARDATA(writeset), message->writeset, message->writeset_length);
 	return mip_writeset_open(writeset);
 }
 
@@ -468,11 +469,36 @@ receive_transaction(const MipMessage *message, MipPosition *position, const byte
 		book(position, MIP_REPLICATION_REFUSED);
 		return "refused";
 	}
+	if (message->kind == MIP_MESSAGE_REQUEST)
+		mip_deciding_begin(message);
 	if (let_own_commit(message, position))
 		return "committed";
 	apply(set);
+	if (message->kind == MIP_MESSAGE_REQUEST)
+		mip_request_apply(message);
 	book(position, MIP_REPLICATION_APPLIED);
 	return "applied";
+}
+
+/* Whoever waits for this position is told when it has been committed. */
+static void
+tell_when_done(const MipMessage *message)
+{
+	me.waited_for = true;
+	me.waits = message->id;
+}
+
+static const char *
+receive_fence(const MipMessage *message, MipPosition *position, const bytea *bytes)
+{
+	require_certifier();
+	mip_deciding_begin(message);
+	mip_request_apply(message);
+	position->history = history_behind(me.history, position, bytes);
+	mip_certifier_add(me.certifier, message, NULL);
+	tell_when_done(message);
+	book(position, MIP_REPLICATION_TOLD);
+	return "told";
 }
 
 /* Whoever waits for it waits until it is done. */
@@ -485,8 +511,7 @@ receive_definition(const MipMessage *message, MipPosition *position, const bytea
 		define(message);
 	position->history = history_behind(me.history, position, bytes);
 	mip_certifier_add(me.certifier, message, NULL);
-	me.defines = true;
-	me.definition = message->id;
+	tell_when_done(message);
 	book(position, position->certified ? MIP_REPLICATION_APPLIED : MIP_REPLICATION_REFUSED);
 	return position->certified ? "applied" : "refused";
 }
@@ -502,8 +527,7 @@ receive_again(const MipMessage *message, const bytea *bytes)
 	check_written(&position, bytes);
 	if (message->kind == MIP_MESSAGE_SETTINGS)
 		receive_settings(message, true);
-	mip_certifier_add(me.certifier, message, position.certified && message->kind == MIP_MESSAGE_TRANSACTION ?
-					  open_writeset(message) : NULL);
+	mip_certifier_add(me.certifier, message, position.certified && message->writeset ? open_writeset(message) : NULL);
 	me.history = position.history;
 	return "loaded";
 }
@@ -519,8 +543,10 @@ receive_new(const MipMessage *message, const bytea *bytes)
 		result = receive_first(message, &position, bytes);
 	else if (mip_is_news(message))
 		result = receive_news(message, &position, bytes);
-	else if (message->kind == MIP_MESSAGE_TRANSACTION)
+	else if (message->writeset)
 		result = receive_transaction(message, &position, bytes);
+	else if (message->kind == MIP_MESSAGE_FENCE)
+		result = receive_fence(message, &position, bytes);
 	else if (message->kind == MIP_MESSAGE_DEFINITION)
 		result = receive_definition(message, &position, bytes);
 	else
@@ -604,15 +630,15 @@ xact_callback(XactEvent event, void *arg)
 	{
 		if (me.position.position != 0)
 			mip_member_advance(me.position.position, me.position.history, me.what, NULL);
-		if (me.defines)
-			(void) tell_own(&me.definition, &me.position);
+		if (me.waited_for)
+			(void) tell_own(&me.waits, &me.position);
 		if (me.applying)
 			mip_applying_end();
 		if (me.news.member[0] != '\0')
 			mip_peers_received(&me.news);
 		me.news.member[0] = '\0';
 		me.position.position = 0;
-		me.received = me.applying = me.defines = false;
+		me.received = me.applying = me.waited_for = false;
 	}
 	else if (event == XACT_EVENT_ABORT)
 		give_up();

@@ -70,14 +70,26 @@ decode(const uint8 *bytes, Size length, MipwSet *set)
 		elog(ERROR, "a writeset in the memory of this server is damaged");
 }
 
+static MipMessage
+waiting_message(const MipCommit *commit)
+{
+	return mip_message_of(dsa_get_address(mip_member_memory(), commit->message), commit->length);
+}
+
+static bool
+is_of_family(MipMessage message, uint64 family)
+{
+	return message.kind == MIP_MESSAGE_REQUEST && message.family == family;
+}
+
 static bool
 is_in_conflict(const MipMessage *message, const MipwSet *set)
 {
 	MipwSet		other;
 
-	if (message->kind != MIP_MESSAGE_TRANSACTION)
+	if (message->writeset == NULL)
 		return false;
-	decode(message->body, message->length, &other);
+	decode(message->writeset, message->writeset_length, &other);
 	return mipw_conflict(set, &other);
 }
 
@@ -91,7 +103,7 @@ refuse_waiting(const MipwSet *set)
 
 		if (!waits(commit))
 			continue;
-		message = mip_message_of(dsa_get_address(mip_member_memory(), commit->message), commit->length);
+		message = waiting_message(commit);
 		if (is_in_conflict(&message, set))
 			mip_commit_set(commit, MIP_COMMIT_REFUSED);
 	}
@@ -134,11 +146,29 @@ mip_defining_begin(const MipMessage *message, uint64 position)
 	LWLockRelease(mip_member->lock);
 }
 
+/* Before they are doomed, which would interrupt them: then they would not know. */
+void
+mip_deciding_begin(const MipMessage *message)
+{
+	(void) mip_member_memory();
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	mip_member->deciding = message->family;
+	for (int i = 0; i < mip_member->ncommits; i++)
+	{
+		MipCommit  *commit = &mip_member->commits[i];
+
+		if (waits(commit) && !mip_same_id(&commit->id, &message->id) &&
+			is_of_family(waiting_message(commit), message->family))
+			mip_commit_set(commit, MIP_COMMIT_REFUSED);
+	}
+	LWLockRelease(mip_member->lock);
+}
+
 void
 mip_applying_end(void)
 {
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	mip_member->defining = 0;
+	mip_member->defining = mip_member->deciding = 0;
 	if (DsaPointerIsValid(mip_member->applying))
 		dsa_free(mip_member_memory(), mip_member->applying);
 	mip_member->applying = InvalidDsaPointer;
@@ -151,7 +181,7 @@ mip_meets_applying(const MipMessage *message)
 	MipwSet		set;
 
 	Assert(LWLockHeldByMe(mip_member->lock));
-	if (message->first < mip_member->defining)
+	if (message->first < mip_member->defining || is_of_family(*message, mip_member->deciding))
 		return true;
 	if (!DsaPointerIsValid(mip_member->applying) || mip_member->applied > message->snapshot)
 		return false;

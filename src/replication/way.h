@@ -26,6 +26,12 @@ extern void mip_defining_begin(const MipMessage *message, uint64 position);
 extern void mip_applying_end(void);
 
 /*
+ * The same for a request that stays, or a fence, until its position is here, whoever commits it: of
+ * its family none that waits by now, or begins to, stays.
+ */
+extern void mip_deciding_begin(const MipMessage *message);
+
+/*
  * Has a transaction that is about to be queued a key in common with what is being applied,
  * and it does not know of it? Or is that a definition, before which it has begun? The caller has the member's lock.
  */

@@ -69,6 +69,14 @@ mip_check_role(const char *function)
 				 errhint("Undo SET ROLE or SET SESSION AUTHORIZATION first.")));
 }
 
+static bool (*order) (void);
+
+void
+mip_order_by(bool (*function) (void))
+{
+	order = function;
+}
+
 static void
 after_prepare(void *arg)
 {
@@ -158,27 +166,12 @@ check_not_expired(bool one_phase)
 		mip_raise_expired(mip_mine.xid);
 }
 
-/*
- * Last step that may fail. Takes the family lock, which is released after the
- * transaction has ended one way or the other.
- */
+/* Is the MIPT what the reply has been made of? With the family lock. */
 static void
-enter_row(bool one_phase)
+check_may_enter(bool one_phase)
 {
-	bytea	   *links;
-	bytea	   *places = NULL;
-
-	Assert(mip_mine.ending == (one_phase ? MIP_ONE_PHASE : MIP_PREPARING));
-	/* deferred triggers have run since */
-	mip_check_role(one_phase ? "mip.commit_one_phase" : "mip.prepare");
-	mip_refuse_strong_locks();
-	if (!one_phase && mip_captures())
-		places = mip_places_store(mip_places_mine());
-	mip_mine.inst->at_lock = true;
-	mip_family_lock_ending(mip_mine.xid);
-	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	mip_check_doomed();
-	/* [counted-in-lock], so this is what the reply has been made of */
+	/* [counted-in-lock] */
 	if (mip_mine.family->transitions != mip_mine.seen)
 	{
 		mipt_check_may_end(mip_mine.xid, mipt_read(mip_mine.xid), mip_mine.xinst,
@@ -192,6 +185,46 @@ enter_row(bool one_phase)
 				 err_generic_string(PG_DIAG_TABLE_NAME, "mipt")));
 	}
 	check_not_expired(one_phase);
+}
+
+/*
+ * Whoever comes behind it in that order does not get here, and who comes before it would
+ * have ended it.
+ */
+static bool
+is_ordered(void)
+{
+	if (order == NULL)
+		return false;
+	mip_check_doomed();
+	if (mip_xid_age(mip_mine.xid) != MIP_CURRENT)
+		mip_raise_expired(mip_mine.xid);
+	return order();
+}
+
+/*
+ * Last step that may fail. Takes the family lock, which is released after the
+ * transaction has ended one way or the other.
+ */
+static void
+enter_row(bool one_phase)
+{
+	bytea	   *links;
+	bytea	   *places = NULL;
+	bool		ordered;
+
+	Assert(mip_mine.ending == (one_phase ? MIP_ONE_PHASE : MIP_PREPARING));
+	/* deferred triggers have run since */
+	mip_check_role(one_phase ? "mip.commit_one_phase" : "mip.prepare");
+	mip_refuse_strong_locks();
+	if (!one_phase && mip_captures())
+		places = mip_places_store(mip_places_mine());
+	ordered = one_phase && is_ordered();
+	mip_mine.inst->at_lock = true;
+	mip_family_lock_ending(mip_mine.xid);
+	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
+	if (!ordered)
+		check_may_enter(one_phase);
 	mip_stop_point("turn");
 	mip_predicate_before_end();
 	mip_across_validate();
@@ -201,8 +234,8 @@ enter_row(bool one_phase)
 	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
 		win_in_one_phase(links);
 	mipt_insert_own(one_phase ? NULL : links, places);
-	/* others are told of it at once, and act upon it */
-	if (one_phase)
+	/* others are told of it at once, and act upon it; what is ordered is elsewhere, too */
+	if (one_phase && !ordered)
 		ForceSyncCommit();
 	PopActiveSnapshot();
 	mip_stop_point("row");

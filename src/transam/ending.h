@@ -22,4 +22,11 @@ extern void mip_call_when_over(MemoryContextCallbackFunction function);
  */
 extern void mip_check_role(const char *function);
 
+/*
+ * Has an instance that is about to be committed in one phase wait for its order among
+ * those of other servers: with no family lock, before it takes it. True if it has got
+ * one: then it is not for this server any more to refuse it. It errors out if it is refused there.
+ */
+extern void mip_order_by(bool (*order) (void));
+
 #endif							/* MIP_ENDING_H */

@@ -69,6 +69,14 @@ check_may_begin(void)
 	mip_refuse_books();
 }
 
+static void (*begin_also) (ArrayType *sites);
+
+void
+mip_begin_also(void (*function) (ArrayType *sites))
+{
+	begin_also = function;
+}
+
 static bool in_block;
 
 bool
@@ -131,6 +139,8 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	bool		everywhere;
 
 	check_may_begin();
+	if (begin_also)
+		begin_also(sites);
 	everywhere = mip_across_begin(sites, serializable);
 	mip_registry_ensure("mip.begin");
 

@@ -17,6 +17,9 @@
  */
 extern bool mip_in_block(void);
 
+/* Called when an instance over these sites is about to look for its family. It may refuse that. */
+extern void mip_begin_also(void (*function) (ArrayType *sites));
+
 /* Returns the MIPT (list of MiptEntry), this instance in it. */
 extern List *mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *key,
 								const text *serializable);

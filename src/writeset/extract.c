@@ -622,3 +622,9 @@ mip_extract_own(int64 after, int64 max_bytes)
 		mip_check_doomed();
 	return writeset;
 }
+
+struct varlena *
+mip_extract_nothing(void)
+{
+	return mip_build_end(mip_build_begin(0, 0, 0), 0);
+}

@@ -31,4 +31,7 @@ extern void mip_check_after(MipPlaces *places, int64 after);
  */
 extern struct varlena *mip_extract_own(int64 after, int64 max_bytes);
 
+/* The writeset of a transaction that has changed nothing */
+extern struct varlena *mip_extract_nothing(void);
+
 #endif							/* MIP_WRITESET_EXTRACT_H */
