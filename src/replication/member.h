@@ -70,8 +70,8 @@ typedef struct MipMember
 	int			applier;		/* its process, or 0 */
 	uint64		defining;		/* the position of the definition that it
 								 * executes, or 0 */
-	uint64		deciding;		/* the family of the request, or fence, that is
-								 * next, or 0 */
+	uint64		deciding;		/* the family of the request, or fence, that
+								 * is next, or 0 */
 	dsa_pointer applying;		/* the writeset that it applies, if it does */
 	Size		applying_length;
 	Latch	   *watcher;		/* of who ends what is in the way, or NULL */

@@ -234,7 +234,11 @@ enter_row(bool one_phase)
 	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
 		win_in_one_phase(links);
 	mipt_insert_own(one_phase ? NULL : links, places);
-	/* others are told of it at once, and act upon it; what is ordered is elsewhere, too */
+
+	/*
+	 * others are told of it at once, and act upon it; what is ordered is
+	 * elsewhere, too
+	 */
 	if (one_phase && !ordered)
 		ForceSyncCommit();
 	PopActiveSnapshot();
