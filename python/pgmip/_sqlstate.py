@@ -36,6 +36,7 @@ DUPLICATE = "MP004"
 DOOMED = "MP005"
 NOT_USABLE = "MP006"
 EXPIRED = "MP007"
+_UNKNOWN = "08007"
 
 _RETRYABLE = frozenset(
     {
@@ -163,11 +164,12 @@ def is_definite(error: BaseException, conn: psycopg.AsyncConnection[Any]) -> boo
     """Whether the site said no, so that nothing was prepared or committed by the statement.
 
     Only an ERROR received over a connection that still stands says so. A lost connection does not, nor does the FATAL
-    of a session that is being ended: it may come after the deed.
+    of a session that is being ended: it may come after the deed. Nor does who says that he does not know, as a replica
+    that has been interrupted while it waited for the log.
     """
     return (
         isinstance(error, psycopg.Error)
-        and error.sqlstate is not None
+        and error.sqlstate not in (None, _UNKNOWN)
         and error.diag.severity_nonlocalized == "ERROR"
         and conn.pgconn.status == ConnStatus.OK
     )
