@@ -80,6 +80,10 @@ for ('a', 'b')
 }
 is(instances('c', 'one'), '1 committed', 'so is who asks');
 
+define($s{a}, 'CREATE TABLE other (i int)');
+take('a');
+same('a definition');
+$s{a}->finish;
 attempted($s{a}, 'reads', 1);
 ends($s{a}, 'a', 'seen');
 same('reads');
@@ -120,6 +124,17 @@ $s{$_}->ends_refused('40001', "that of $_ does not") for 'a', 'c';
 is(kept($_, 'apart'), '2 what by b postgres', "at $_") for keys %node;
 is(value('a', 4) . value('a', 5), '01', 'what the others have changed is undone');
 
+# one that runs elsewhere, and meets nothing of the winner's
+attempted($s{a}, 'active', 1, 4);
+attempted($s{b}, 'active', 2, 5);
+ends($s{b}, 'b', 'by b');
+receive('a');
+$s{a}->refused('SELECT 1', '(?:MP005|57P01)', 'it has lost as soon as another one is committed');
+$s{a}->quit;
+$s{a} = session($node{a}, 'client of a again');
+same('active');
+$s{b}->finish;
+
 # behind the certifier's memory of this session: it is read again
 attempted($s{c}, 'again', 1, 6);
 attempted($s{a}, 'again', 2, 7);
@@ -158,6 +173,42 @@ my @ended = map { ($_->finish)[1] =~ /40001|MP005/ } $s{a}, $sibling;
 is(@ended, 1, 'of two that end at once one stays');
 is(value($_, 8), 2, "at $_") for keys %node;
 
+# whoever comes to his end while another one is on his way to be committed
+my $holder = session($node{a}, 'holder');
+$holder->sql('SELECT pg_advisory_lock(1)');
+$sibling = session($node{a}, 'another sibling at a');
+attempted($s{a}, 'meanwhile', 1, 8);
+attempted($sibling, 'meanwhile', 2, 9);
+$s{a}->sql("SET mip.debug_stop_at = 'wait:certified'");
+ends($s{a}, 'a', 'first');
+$applier{a}->send_sql(receive_sql(++$behind{a}));
+$s{a}->waits;
+$sibling->refused(q[SELECT mip.commit_one_phase('what', 'second')], '40001', 'he is refused at once');
+$holder->sql('SELECT pg_advisory_unlock(1)');
+$applier{a}->finish;
+is(($s{a}->finish)[0] =~ /committed/, 1, 'the other one is committed');
+$s{a}->sql('RESET mip.debug_stop_at');
+same('meanwhile');
+
+# ... or finds that the request has become too old since
+sub xid_of { my ($year) = @_; return sprintf('%08x-%04x-7000-8000-000000000000', ($year - 1970) * 31556952000 >> 16, 0); }
+$holder->sql('SELECT pg_advisory_lock(1)');
+$s{a}->sql("SET mip.retention = 0; SET mip.debug_stop_at = 'wait:certified'");
+my $old = xid_of(2016);
+attempted($s{a}, $old, 1, 8);
+ends($s{a}, 'a', 'old');
+$applier{a}->send_sql(receive_sql(++$behind{a}));
+$s{a}->waits;
+$holder->sql("SET mip.retention = 1; BEGIN; SELECT mip.begin('" . xid_of(2018) . "', 1)");
+$holder->refused('SELECT mip.commit_one_phase(NULL, NULL)', 'MP007', 'what is newer has expired');
+$holder->sql('ROLLBACK; SELECT pg_advisory_unlock(1)');
+$applier{a}->finish;
+is(($s{a}->finish)[0] =~ /committed/, 1, 'what is ordered is committed all the same');
+$s{a}->sql('RESET mip.debug_stop_at; RESET mip.retention');
+$sibling->quit;
+$sibling = session($node{a}, 'sibling at a again');
+same('old');
+
 # a winner comes from elsewhere
 attempted($s{a}, 'elsewhere', 1, 10);
 attempted($sibling, 'elsewhere', 2, 10);
@@ -174,6 +225,7 @@ $s{a} = session($node{a}, 'client of a again');
 same('elsewhere');
 $s{b}->finish;
 is(value($_, 10), 1, "once at $_") for keys %node;
+$holder->quit;
 
 # ---- fences ----
 
