@@ -88,9 +88,6 @@ $s->refused($_, '0A000', $_) for (
 	q[SELECT mip.writeset_apply('')],
 	'BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE acct SET n = 1 WHERE id = 1');
 $s->sql('ROLLBACK');
-$s->sql("BEGIN; SELECT mip.begin('x', 1)");
-$s->refused('UPDATE acct SET n = 1 WHERE id = 1', '0A000', 'a MIP transaction');
-$s->sql('ROLLBACK');
 $s->sql('BEGIN; SELECT FROM acct WHERE id = 1 FOR UPDATE');
 $s->refused(q[PREPARE TRANSACTION 'p'], '0A000', 'PREPARE TRANSACTION, though it has locks only');
 $s->sql(q[SELECT pg_replication_origin_create('o'); SELECT pg_replication_origin_session_setup('o')]);
