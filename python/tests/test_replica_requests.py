@@ -38,7 +38,9 @@ def conninfo_of(site: Site, members: str) -> str:
 
 
 @asynccontextmanager
-async def server(site: Site, members: str, before: Step = go_on, behind: Step = go_on, **options: Any) -> AsyncIterator[App]:
+async def server(
+    site: Site, members: str, before: Step = go_on, behind: Step = go_on, **options: Any
+) -> AsyncIterator[App]:
     """An app server. `before` and `behind` what its handler does."""
     app = App({"shop": conninfo_of(site, members)}, **{"step_timeout": 3, **options})
 
@@ -109,7 +111,7 @@ async def test_what_it_was_told_elsewhere(site: Site) -> None:
 
 
 async def test_nothing_has_happened(site: Site) -> None:
-    """An attempt elsewhere that has begun before somebody is told so comes to nothing. Its server begins another one."""
+    """An attempt elsewhere that has begun before somebody is told so comes to nothing: its server begins anew."""
     runs, goes = asyncio.Event(), asyncio.Event()
     attempts = 0
 
