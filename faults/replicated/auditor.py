@@ -43,6 +43,7 @@ FIRST_BALANCE, ACCOUNTS, SEATS, FIRST_PARENTS, KINDS_OF_PARENTS, PARTS_OF_A_GROU
 PROMISED = (
     *("40001", "40P01", "57014", "25P04", "53400", "08007"),  # by docs/reference/sql.md
     *("23503", "23505", "23514", "23P01"),
+    *("MP001", "MP005"),
     *("57P01", "57P02", "57P03", None),  # servers that end, connections that are lost
 )
 
@@ -109,6 +110,9 @@ class Record:
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What these were to leave, where their clients knew."""
     told: dict[str, Told] = field(default_factory=dict)
+    """The last word."""
+    results: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    """Of requests: what each of those who worked one was told."""
     looks: list[Look] = field(default_factory=list)
 
     def outcome(self, tx: str) -> str:
@@ -122,7 +126,7 @@ class Record:
     def known_at(self, position: int) -> Record:
         """What can be said of a replica that has applied the log so far, though transactions are still under way."""
         told = {tx: self._known_at(it, position) for tx, it in self.told.items()}
-        return Record(self.begun, self.sent, self.details, told, self.looks)
+        return Record(self.begun, self.sent, self.details, told, self.results, self.looks)
 
     def _known_at(self, told: Told, position: int) -> Told:
         there = told.outcome != "committed" or (told.position is not None and told.position <= position)
@@ -177,6 +181,8 @@ def _note(record: Record, event: Mapping[str, Any]) -> None:
                 record.details[tx] = event["detail"]
         case "told":
             record.told[tx] = Told(event["outcome"], None, event["sqlstate"], event["why"])
+            if event.get("result") is not None:
+                record.results[tx].append(event["result"])
         case "position":
             record.told[tx] = Told(record.told[tx].outcome, event["position"])
         case "look":
@@ -254,6 +260,13 @@ def _whole(replica: Replica, record: Record) -> Iterator[str]:
     for effect in replica.effects:
         if effect.detail != record.details.get(effect.tx, effect.detail):
             yield f"{effect.tx}: {effect.detail}, but it was to be {record.details[effect.tx]}"
+
+
+def _results(replica: Replica, record: Record) -> Iterator[str]:
+    for effect in replica.effects:
+        for result in record.results.get(effect.tx, ()):
+            if result != effect.detail:
+                yield f"{effect.tx}: {effect.detail}, but its result is {result}"
 
 
 def _balances(replica: Replica, record: Record) -> Iterator[str]:
@@ -450,6 +463,7 @@ CHECKS = {
     "what was told to be committed is there once": _told_committed,
     "what was told not to have happened is not there": _told_not,
     "whatever is there is somebody's, whole, and once": _whole,
+    "all who have made a request are told what it has done": _results,
     "balances are the sum of their transfers": _balances,
     "no money was made or lost": _money,
     "no update of a counter is lost": _counters,

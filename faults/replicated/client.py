@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 
 from ..process import begin
+from . import request
 from .work import EFFECT, WORKS, Connection, Detail, Nothing, Work, rows
 
 __all__ = ["Config", "go_on", "hold", "outcome", "stop", "work"]
@@ -33,6 +34,7 @@ UNDONE = 0.1  # of those that take something back
 ROLLED_BACK = 0.04
 CANCELLED = 0.03  # of those of which the client tries to cancel the COMMIT
 LOOKS = 0.4
+REQUESTS = 0.25  # of those that could be requests
 
 NOT_HAPPENED = ("40001", "40P01", "57014", "25P04", "53400", "0A000", "54000")
 """What a COMMIT fails with that has not happened (docs/reference/sql.md). So do constraints that are violated."""
@@ -187,6 +189,9 @@ class _Session:
         if work.alone:
             await self._commit(conn, tx, None, lambda: work.do(conn, tx, self._rng))
             return
+        if self._rng.random() < REQUESTS and not work.truncates:
+            await self._request(tx, work)
+            return
         try:
             async with asyncio.timeout(PATIENCE):
                 detail = await self._prepare(conn, tx, work)
@@ -199,15 +204,28 @@ class _Session:
             raise
         await self._commit(conn, tx, detail, lambda: rows(conn, "COMMIT"))
 
+    async def _request(self, tx: str, work: Work) -> None:
+        """Whose attempts have connections of their own."""
+        self._record.write("commit", tx=tx, detail=None)
+        answers = await request.carry(
+            tx, lambda conn: self._do(conn, tx, work), self._config.replicas, self._at, self._name, self._rng
+        )
+        for answer in sorted(answers, key=lambda answer: ("not", "unknown", "committed").index(answer.outcome)):
+            self._tell(tx, answer.outcome, answer.error, answer.result)
+
     async def _prepare(self, conn: Connection, tx: str, work: Work) -> Detail:
         """All but its COMMIT. Raises Nothing, too."""
+        await rows(conn, f"BEGIN ISOLATION LEVEL {self._rng.choice(work.isolations)}")
+        return await self._do(conn, tx, work)
+
+    async def _do(self, conn: Connection, tx: str, work: Work) -> Detail:
         rng = self._rng
-        await rows(conn, f"BEGIN ISOLATION LEVEL {rng.choice(work.isolations)}")
         if rng.random() < UNDONE:
             await rows(conn, "SAVEPOINT s")
             await rows(conn, EFFECT, f"{tx} undone", "{}")
             await rows(conn, "UPDATE account SET balance = balance + 1 WHERE id = %s", rng.randint(1, 30))
             await rows(conn, "ROLLBACK TO s")
+            await rows(conn, "RELEASE s")
         detail = await work.do(conn, tx, rng)
         await rows(conn, EFFECT, tx, json.dumps(detail))
         if rng.random() < ROLLED_BACK:
@@ -249,7 +267,7 @@ class _Session:
             self._last, self._seen = _Committed(tx, position), True
             self._board.append(self._last)
 
-    def _tell(self, tx: str, outcome: str, error: BaseException | None) -> None:
+    def _tell(self, tx: str, outcome: str, error: BaseException | None, result: Detail | None = None) -> None:
         state = error.sqlstate if isinstance(error, psycopg.Error) else None
         why = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
-        self._record.write("told", tx=tx, outcome=outcome, sqlstate=state, why=why)
+        self._record.write("told", tx=tx, outcome=outcome, sqlstate=state, why=why, result=result)

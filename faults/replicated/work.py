@@ -32,6 +32,8 @@ class Work:
     isolations: Sequence[str] = BOTH
     alone: bool = False
     """It is one statement, which leaves its effect as well, and commits by itself."""
+    truncates: bool = False
+    """Which no request may."""
 
 
 async def rows(conn: Connection, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -268,5 +270,5 @@ WORKS = {
     "use": Work(use, 4),
     "write": Work(write, 6),
     "note": Work(note, 8),
-    "empty": Work(empty, 1),
+    "empty": Work(empty, 1, truncates=True),
 }

@@ -26,6 +26,7 @@ INDEXES = "indexes have the same rows as their tables"
 COMMITTED = "what was told to be committed is there once"
 NOT = "what was told not to have happened is not there"
 WHOLE = "whatever is there is somebody's, whole, and once"
+RESULTS = "all who have made a request are told what it has done"
 BALANCES = "balances are the sum of their transfers"
 MONEY = "no money was made or lost"
 COUNTERS = "no update of a counter is lost"
@@ -340,3 +341,17 @@ def test_at_several_positions(day: Day) -> None:
 )
 def test_what_an_error_at_commit_tells(error: BaseException, expected: str) -> None:
     assert outcome(error) == expected
+
+
+def test_results(day: Day) -> None:
+    """Of two that have worked a request, at the same time or one after the other."""
+    day.write(event="begin", tx="request")
+    day.write(event="commit", tx="request", detail=None)
+    day.effect("request", note=True)
+    told = {"event": "told", "tx": "request", "outcome": "committed", "sqlstate": None, "why": None}
+    for _ in range(2):
+        day.write(**told, result={"note": True})
+    day.sql("INSERT INTO note VALUES ('request', false)")
+    assert day.audit() == set()
+    day.write(**told, result={"note": False})
+    assert day.audit() == {RESULTS}

@@ -216,17 +216,19 @@ async def test_whatever_is_killed(site: Site) -> None:
     ]
     told, stop = Told(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with server(site, "abc") as a, server(site, "bca") as b, server(site, "cab") as c:
-        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-            for _ in range(6):
-                group.create_task(client([a, b, c], told, stop))
-            try:
-                end = loop.time() + 15
-                while loop.time() < end or len(told.answers) < 50:
-                    await asyncio.sleep(random.uniform(0.2, 1))
-                    await random.choice(kinds)()
-            finally:
-                stop.set()
+    async with (
+        server(site, "abc") as a, server(site, "bca") as b, server(site, "cab") as c,
+        asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group,
+    ):  # fmt: skip
+        for _ in range(6):
+            group.create_task(client([a, b, c], told, stop))
+        try:
+            end = loop.time() + 15
+            while loop.time() < end or len(told.answers) < 50:
+                await asyncio.sleep(random.uniform(0.2, 1))
+                await random.choice(kinds)()
+        finally:
+            stop.set()
     site.check()
     for xid, answer in told.answers.items():
         check(site, xid, answer)

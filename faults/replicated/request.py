@@ -1,0 +1,115 @@
+"""A request of a client: attempts at any replicas, at times two at once, until it is known what has come of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import psycopg
+
+from .work import Connection, Detail, Nothing, rows
+
+__all__ = ["Answer", "carry"]
+
+ATTEMPTS = 6
+AT_ONCE = 0.3  # the share of requests that are sent to two replicas
+PATIENCE = 8.0  # seconds for an attempt
+CONNECT = 5
+
+Work = Callable[[Connection], Awaitable[Detail]]
+"""All that an attempt does behind its begin. Raises Nothing, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of a request: committed, with its result; not; or unknown."""
+
+    outcome: str
+    result: Detail | None = None
+    error: BaseException | None = None
+    """The last one, of what is not committed."""
+
+
+async def carry(
+    xid: str, work: Work, replicas: Mapping[str, str], at: str, name: str, rng: random.Random
+) -> list[Answer]:
+    """From this replica on, and maybe from another one at the same time: what each of them comes to."""
+    first = [at]
+    if rng.random() < AT_ONCE:
+        first.append(rng.choice([other for other in replicas if other != at]))
+    return await asyncio.gather(*(_Attempts(xid, work, replicas, start, name, rng).run() for start in first))
+
+
+class _Attempts:
+    """One after another, as a server makes them."""
+
+    def __init__(
+        self, xid: str, work: Work, replicas: Mapping[str, str], at: str, name: str, rng: random.Random
+    ) -> None:
+        self._xid = xid
+        self._work = work
+        self._replicas = replicas
+        self._at = at
+        self._name = name
+        self._rng = rng
+
+    async def run(self) -> Answer:
+        """Whoever does not know asks, in the end: what is not there then will not come of these attempts."""
+        error: BaseException | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                async with self._connection() as conn:
+                    return Answer("committed", await self._attempt(conn))
+            except (psycopg.Error, OSError, TimeoutError, Nothing) as failure:
+                error = failure
+                if isinstance(failure, Nothing):
+                    break
+                await self._wait()
+        for _ in range(ATTEMPTS):
+            with suppress(psycopg.Error, OSError, TimeoutError):
+                async with self._connection() as conn:
+                    return await self._ask(conn, error)
+            await self._wait()
+        return Answer("unknown", error=error)
+
+    async def _attempt(self, conn: Connection) -> Detail:
+        """Its result, or that of one before it."""
+        try:
+            await rows(conn, f"BEGIN ISOLATION LEVEL {self._rng.choice(('READ COMMITTED', 'REPEATABLE READ'))}")
+            await rows(conn, "SELECT mip.begin(%s, %s)", self._xid, self._rng.getrandbits(48) + 1)
+            result = await self._work(conn)
+            await rows(conn, "SELECT * FROM mip.commit_one_phase(%s, %s)", self._xid, json.dumps(result))
+        except psycopg.Error as error:
+            if error.sqlstate != "MP001":
+                raise
+            return _result(json.loads(str(error.diag.message_detail))["result"])
+        return result
+
+    async def _ask(self, conn: Connection, error: BaseException | None) -> Answer:
+        found = await rows(conn, "SELECT result FROM mip.instances(%s) WHERE state = 'committed'", self._xid)
+        return Answer("committed", _result(found[0][0])) if found else Answer("not", error=error)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        async with asyncio.timeout(PATIENCE):
+            conn: Connection = await psycopg.AsyncConnection.connect(
+                self._replicas[self._at], autocommit=True, connect_timeout=CONNECT, application_name=self._name
+            )
+            try:
+                yield conn
+            finally:
+                await conn.close()
+
+    async def _wait(self) -> None:
+        if self._rng.random() < 0.5:
+            self._at = self._rng.choice(list(self._replicas))
+        await asyncio.sleep(self._rng.uniform(0, 0.3))
+
+
+def _result(text: str) -> Detail:
+    result: Detail = json.loads(text)
+    return result
