@@ -84,16 +84,18 @@ class Asking:
         return any((await at_each_site(sites, ask)).values())
 
     async def has_expired(self, sites: Sequence[str]) -> bool | None:
-        """Whether those of the sites that can be asked have expired the request, all of them; None where none can."""
+        """Whether those of the sites that can be asked have expired the request, all of them; None where none can, or one
+        has it committed.
+        """
 
-        async def ask(site: str) -> bool | None:
+        async def ask(site: str) -> bool | None | psycopg.Error:
             try:
                 return await self._part("read", site, None, _mipt.has_expired)
-            except psycopg.Error:
-                return None
+            except psycopg.Error as error:
+                return error
 
-        answers = (await at_each_site(sites, ask)).values()
-        return None if set(answers) == {None} else False not in answers
+        answers = [it for it in (await at_each_site(sites, ask)).values() if not isinstance(it, psycopg.Error)]
+        return None if None in answers or not answers else False not in answers
 
     async def is_orphaned(self, sites: Sequence[str]) -> bool:
         """Whether all of the sites say that what may have an effect has no owner any more, who could cancel it."""

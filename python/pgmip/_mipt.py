@@ -40,9 +40,12 @@ async def waits(conn: Connection, timeout: float, xid: str, xinst: int) -> bool:
     return await _ask(conn, timeout, _sql.WAITING, (xid, xinst))
 
 
-async def has_expired(conn: Connection, timeout: float, xid: str) -> bool:
-    """Whether the site may have forgotten the request, which it does not let run any more."""
-    return await _ask(conn, timeout, _sql.HAS_EXPIRED, (xid,))
+async def has_expired(conn: Connection, timeout: float, xid: str) -> bool | None:
+    """Whether the site may have forgotten the request, which it does not let run any more; None if it has it committed.
+    """
+    with cut_after(conn, timeout):
+        ((answer,),) = await (await conn.execute(_sql.HAS_EXPIRED, (xid, xid), prepare=True)).fetchall()
+        return None if answer is None else _sql.checked(answer, bool)
 
 
 async def is_orphaned(conn: Connection, timeout: float, xid: str) -> bool:

@@ -76,7 +76,10 @@ INSTANCES = _mipt_of("mip.instances(%s)")
 COMMIT = b"SELECT mip.commit_beside(%s, %s)"
 ROLLBACK = _mipt_of("mip.rollback(%s, %s)")
 REFUSE = b"SELECT mip.refuse(%s, %s, %s)"
-HAS_EXPIRED = b"SELECT mip.has_expired(%s)"
+# NULL where it is committed. Which the caller has found nowhere; but another replica may have answered him.
+HAS_EXPIRED = b"""
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM mip.instances(%s) WHERE state = 'committed') THEN mip.has_expired(%s) END
+"""
 ORPHANED = b"""
     SELECT NOT EXISTS (
         SELECT FROM mip.instances(%s) JOIN pg_catalog.pg_roles ON rolname = owner WHERE state <> 'aborted')

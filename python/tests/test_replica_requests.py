@@ -19,6 +19,7 @@ from test_replica_site import COUNTERS, DATABASE, PATIENCE, Site, site
 
 from pgmip import App, NothingHappened, Refuse, Refused, Tx, Unknown
 from pgmip.testing import Cluster
+from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
 __all__ = ["site"]
@@ -39,10 +40,10 @@ def conninfo_of(site: Site, members: str) -> str:
 
 @asynccontextmanager
 async def server(
-    site: Site, members: str, before: Step = go_on, behind: Step = go_on, **options: Any
+    site: Site, members: str, before: Step = go_on, behind: Step = go_on, conninfo: str = "", **options: Any
 ) -> AsyncIterator[App]:
     """An app server. `before` and `behind` what its handler does."""
-    app = App({"shop": conninfo_of(site, members)}, **{"step_timeout": 3, **options})
+    app = App({"shop": f"{conninfo_of(site, members)} {conninfo}"}, **{"step_timeout": 3, **options})
 
     @app.transaction(sites=("shop",))
     async def count(tx: Tx, request: Any) -> Any:
@@ -151,6 +152,46 @@ async def test_who_is_not_told(site: Site) -> None:
         assert await a.submit("count", request, xid=xid) == answer
     await asyncio.to_thread(site.catch_up)
     check(site, xid, answer)
+
+
+async def test_it_has_expired_at_one_of_them(site: Site) -> None:
+    """The replica that has forgotten it, and another one that has not, may answer in turn."""
+    requests = [(new_xid(), new_request()[1]) for _ in range(8)]
+    async with server(site, "b") as b:
+        for xid, request in requests:
+            await b.submit("count", request, xid=xid)
+    await asyncio.to_thread(site.catch_up)
+    await asyncio.sleep(1.2)  # for the retention
+    with psycopg.connect(site.replicas["a"].conninfo(DATABASE), autocommit=True) as conn:
+        conn.execute("SET mip.retention = '1s'")
+        conn.execute("SELECT mip.expire()")
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async with server(site, "ab", before=fail, conninfo="load_balance_hosts=random") as either:
+        told = await asyncio.gather(
+            *(either.submit("count", request, xid=xid) for xid, request in requests * 10), return_exceptions=True
+        )
+    assert not any(isinstance(answer, NothingHappened) for answer in told)
+
+
+async def test_who_waits_for_a_row(site: Site) -> None:
+    """For so long that he looks whether a sibling is in doubt: he does not shut himself out."""
+    attempts = 0
+
+    async def count() -> None:
+        nonlocal attempts
+        attempts += 1
+
+    async with server(site, "a", before=count) as a:
+        with psycopg.connect(site.replicas["a"].conninfo(DATABASE)) as conn:
+            conn.execute("SELECT FROM counter WHERE id = 1 FOR UPDATE")
+            waits = asyncio.create_task(a.submit("count", {"counter": 1}))
+            await asyncio.sleep(3.5)
+            conn.rollback()
+        await waits
+    assert attempts == 1
 
 
 async def test_its_replica_has_gone(site: Site) -> None:

@@ -38,6 +38,7 @@
 #include "mipt/horizon.h"
 #include "mipt/mipt.h"
 #include "mipt/rows.h"
+#include "replication/member.h"
 #include "replication/publish.h"
 #include "transam/decide.h"
 #include "transam/instance.h"
@@ -303,21 +304,62 @@ require_no_block(FunctionCallInfo fcinfo, const char *function)
 	mip_begin_books(function);
 }
 
-static void
-check_may_know(const char *xid)
+static List *
+read_family(const char *xid)
 {
+	List	   *entries;
+
 	(void) mipt_lock(xid, ShareLock);
+	entries = mipt_read(xid);
 	mip_family_unlock();
+	return entries;
 }
 
-/* Whoever may know of this family knows all of it then, at a replicated site, too. */
-static void
-fence(const char *xid)
+/* Is one of them committed, or may it be, here? */
+static bool
+is_open(List *entries)
 {
-	if (!mip_needs_fence())
-		return;
-	check_may_know(xid);
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		if (((MiptEntry *) lfirst(lc))->state != MIP_ABORTED)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * All that there is of a family, for who may know of it. What is open here says that
+ * something has come of it, or may: else, at a replicated site, the others are asked. What
+ * runs here is not ended by being looked at.
+ */
+static List *
+read_everywhere(const char *xid)
+{
+	List	   *entries = read_family(xid);
+
+	if (is_open(entries) || !mip_needs_fence())
+		return entries;
 	mip_publish_fence(xid);
+	return read_family(xid);
+}
+
+/* Whose it is: the caller's, if nobody has it yet. */
+static Oid
+owner_of(const char *xid)
+{
+	List	   *entries = read_family(xid);
+
+	return entries ? ((MiptEntry *) linitial(entries))->owner : GetUserId();
+}
+
+/* At all replicas, where there are others. */
+static void
+refuse_everywhere(const char *xid, int64 xinst, ArrayType *sites)
+{
+	if (mip_needs_fence())
+		mip_publish_refusal(xid, xinst, owner_of(xid), sites);
 }
 
 static Datum
@@ -328,7 +370,6 @@ decide(FunctionCallInfo fcinfo, const char *function,
 	int64		xinst = xinst_argument(fcinfo);
 
 	require_no_block(fcinfo, function);
-	fence(xid);
 	InitMaterializedSRF(fcinfo, 0);
 	return return_entries(fcinfo, decide_for(xid, xinst));
 }
@@ -347,14 +388,20 @@ mip_commit_beside(PG_FUNCTION_ARGS)
 
 	require_no_block(fcinfo, "mip.commit_beside");
 	mip_require_sole(fcinfo, "mip.commit_beside");
-	fence(xid);
 	return return_others(fcinfo, mip_family_commit_beside(xid, xinst), xinst);
+}
+
+static List *
+roll_back(const char *xid, int64 xinst)
+{
+	refuse_everywhere(xid, xinst, NULL);
+	return mip_family_rollback(xid, xinst);
 }
 
 Datum
 mip_rollback(PG_FUNCTION_ARGS)
 {
-	return decide(fcinfo, "mip.rollback", mip_family_rollback);
+	return decide(fcinfo, "mip.rollback", roll_back);
 }
 
 Datum
@@ -366,11 +413,7 @@ mip_refuse(PG_FUNCTION_ARGS)
 
 	require_no_block(fcinfo, "mip.refuse");
 	mip_require_whole("mip.refuse");
-	if (mip_needs_fence())
-	{
-		check_may_know(xid);
-		mip_publish_refusal(xid, xinst, sites);
-	}
+	refuse_everywhere(xid, xinst, sites);
 	PG_RETURN_BOOL(mip_family_refuse(xid, xinst, sites));
 }
 
@@ -381,11 +424,8 @@ mip_instances(PG_FUNCTION_ARGS)
 	List	   *entries;
 
 	mip_registry_ensure("mip.instances");
-	fence(xid);
 	InitMaterializedSRF(fcinfo, 0);
-	mipt_lock(xid, ShareLock);
-	entries = mipt_read(xid);
-	mip_family_unlock();
+	entries = read_everywhere(xid);
 	mip_wait_until_durable();
 	return return_entries(fcinfo, entries);
 }
@@ -409,6 +449,12 @@ mip_forget(PG_FUNCTION_ARGS)
 	char	   *xid = xid_argument(fcinfo);
 
 	PreventCommandIfReadOnly("mip.forget");
+	if (mip_publishes())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("requests of a replicated database cannot be forgotten"),
+				 errdetail("The other replicas would still know of it, and this one would let it run again."),
+				 errhint("They expire: see mip.retention.")));
 	require_no_block(fcinfo, "mip.forget");
 	mip_require_whole("mip.forget");
 	PG_RETURN_INT32(mip_family_forget(xid));

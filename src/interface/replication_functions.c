@@ -79,6 +79,7 @@ mip_replica_settings(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("window must be positive, not %d", PG_GETARG_INT32(0))));
+	mip_receive_check_prepared();
 	PG_RETURN_BYTEA_P(mip_settings_message(&settings, mip_draw_id(), pstrdup(mip_member_name())));
 }
 

@@ -442,9 +442,9 @@ mip_publish_fence(const char *xid)
 }
 
 void
-mip_publish_refusal(const char *xid, int64 xinst, ArrayType *sites)
+mip_publish_refusal(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 {
-	MiptEntry	entry = {.xinst = xinst,.owner = GetUserId(),.sites = sites,.since = GetCurrentTimestamp()};
+	MiptEntry	entry = {.xinst = xinst,.owner = owner,.sites = sites,.since = GetCurrentTimestamp()};
 	MipRequest	request = {xid, &entry};
 
 	publish_fence(&request);

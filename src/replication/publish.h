@@ -27,10 +27,10 @@ extern uint64 mip_publish_definition(const char *command);
  * Where mip_needs_fence: waits until no instance of this family that has begun by now, at any
  * replica, can be committed any more, and what was committed is here. Who is interrupted may try
  * again. The other one also refuses this instance at all replicas, unless one of the
- * family is committed. The caller has looked who may.
+ * family is committed, or it is another role's there; sites may be NULL. The caller has looked who may.
  */
 extern bool mip_needs_fence(void);
 extern void mip_publish_fence(const char *xid);
-extern void mip_publish_refusal(const char *xid, int64 xinst, ArrayType *sites);
+extern void mip_publish_refusal(const char *xid, int64 xinst, Oid owner, ArrayType *sites);
 
 #endif							/* MIP_REPLICATION_PUBLISH_H */

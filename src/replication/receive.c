@@ -22,6 +22,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
@@ -142,6 +143,25 @@ create_certifier(const MipLogSettings *settings, uint64 behind)
 	MemoryContextSwitchTo(caller);
 }
 
+/* What they have changed no other replica gets when they are committed. */
+void
+mip_receive_check_prepared(void)
+{
+	bool		prepared;
+
+	SPI_connect();
+	if (SPI_execute("SELECT FROM pg_catalog.pg_prepared_xacts "
+					"WHERE database OPERATOR(pg_catalog.=) pg_catalog.current_database()", true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "prepared transactions cannot be read");
+	prepared = SPI_processed > 0;
+	SPI_finish();
+	if (prepared)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there are prepared transactions in this database"),
+				 errhint("Commit them, or roll them back, before it is replicated or copied: without mip.replicated_database.")));
+}
+
 MipStart
 mip_receive_start(void)
 {
@@ -152,6 +172,7 @@ mip_receive_start(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be superuser to apply the log of a replicated site")));
+	mip_receive_check_prepared();
 	mip_positions_load();
 	give_up();
 	become_applier();

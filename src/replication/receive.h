@@ -24,6 +24,9 @@ extern void mip_receive_init(void);
  */
 extern MipStart mip_receive_start(void);
 
+/* 55000 if there are any here: neither they nor a database that has some can be replicated. */
+extern void mip_receive_check_prepared(void);
+
 /*
  * The log's next message, in a transaction of its own; what has become of it. MP030: this
  * is not the log that has been followed up to here, or this replica is not what the

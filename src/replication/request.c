@@ -15,7 +15,7 @@
  *		12	uint64	hash of the XID
  *		20	int64	XINST; 0: a fence that refuses no instance
  *		28	int64	since when
- *		36	uint32	number of sites
+ *		36	int32	number of sites, -1 if none are known
  *		40	int32	length of the request, -1 if none
  *		44	int32	length of the result, likewise
  *		48	XID, owner, sites, each with a zero
@@ -60,14 +60,14 @@ put_string(StringInfo body, const char *string)
 	appendBinaryStringInfo(body, string, strlen(string) + 1);
 }
 
-static uint32
+static int32
 put_sites(StringInfo body, ArrayType *sites)
 {
 	Datum	   *names;
 	int			n;
 
 	if (sites == NULL)
-		return 0;
+		return -1;
 	deconstruct_array(sites, TEXTOID, -1, false, TYPALIGN_INT, &names, NULL, &n);
 	for (int i = 0; i < n; i++)
 		put_string(body, TextDatumGetCString(names[i]));
@@ -96,7 +96,7 @@ mip_request_encode(const MipRequest *request, uint64 begun, const bytea *writese
 	appendStringInfoSpaces(&body, VARHDRSZ + FIXED);
 	put_string(&body, request->xid);
 	put_string(&body, entry == &none ? "" : GetUserNameFromId(entry->owner, false));
-	mipw_put_number(fixed + 36, put_sites(&body, entry->sites), 4);
+	mipw_put_number(fixed + 36, (uint32) put_sites(&body, entry->sites), 4);
 	mipw_put_number(fixed + 40, (uint32) put_text(&body, entry->request), 4);
 	mipw_put_number(fixed + 44, (uint32) put_text(&body, entry->result), 4);
 	mipw_put_number(fixed, body.len - VARHDRSZ, 4);
@@ -139,11 +139,13 @@ next_string(Reader *reader)
 }
 
 static ArrayType *
-next_sites(Reader *reader, uint32 n)
+next_sites(Reader *reader, int32 n)
 {
 	ArrayBuildState *sites = initArrayResult(TEXTOID, CurrentMemoryContext, false);
 
-	for (uint32 i = 0; i < n; i++)
+	if (n < 0)
+		return NULL;
+	for (int32 i = 0; i < n; i++)
 		(void) accumArrayResult(sites, CStringGetTextDatum(next_string(reader)), false, TEXTOID,
 								CurrentMemoryContext);
 	return n == 0 ? construct_empty_array(TEXTOID) :
@@ -177,9 +179,11 @@ mip_request_decode(const MipMessage *message, const char **owner)
 	entry->xinst = mipw_get_number(body + 20, 8);
 	entry->since = mipw_get_number(body + 28, 8);
 	request.xid = next_string(&reader);
+	if (request.xid[0] == '\0' || strlen(request.xid) > MIP_XID_MAX)
+		refuse_body();
 	*owner = next_string(&reader);
 	entry->owner = get_role_oid(*owner, true);
-	entry->sites = next_sites(&reader, mipw_get_number(body + 36, 4));
+	entry->sites = next_sites(&reader, (int32) mipw_get_number(body + 36, 4));
 	entry->request = next_text(&reader, (int32) mipw_get_number(body + 40, 4));
 	entry->result = next_text(&reader, (int32) mipw_get_number(body + 44, 4));
 	if (entry->xinst == 0)
@@ -189,15 +193,24 @@ mip_request_decode(const MipMessage *message, const char **owner)
 
 /* ---- applying it ---- */
 
+/* The log decides: what has been noted of that XINST here, if anything, is of somebody who has used it again. */
 static void
 insert_committed(const char *xid, const MiptEntry *entry)
 {
+	MiptEntry  *other = mipt_find(mipt_peek(xid), entry->xinst);
+
 	mip_doom_others(xid, entry->xinst);
 	mip_evict_doomed(xid);
+	if (other && ItemPointerIsValid(&other->tid))
+	{
+		if (other->state == MIP_COMMITTED)
+			return;
+		(void) mipt_delete(list_make1(other));
+	}
 	mipt_insert_committed(xid, entry);
 }
 
-/* What has come before it, if anything, is decided. */
+/* What has come before it, if anything, is decided. Whoever refuses another role's could not see it where he was. */
 static void
 insert_refusal(const char *xid, const MiptEntry *entry)
 {
@@ -207,8 +220,9 @@ insert_refusal(const char *xid, const MiptEntry *entry)
 	{
 		MiptEntry  *other = lfirst(lc);
 
-		if (ItemPointerIsValid(&other->tid) &&
-			(other->state == MIP_COMMITTED || other->xinst == entry->xinst))
+		if (other->owner != entry->owner ||
+			(ItemPointerIsValid(&other->tid) &&
+			 (other->state == MIP_COMMITTED || other->xinst == entry->xinst)))
 			return;
 	}
 	mip_doom_one(xid, entry->xinst);
@@ -231,7 +245,8 @@ mip_request_apply(const MipMessage *message)
 				 errdetail("It has made a request at another replica."),
 				 errhint("Create it here: roles are not replicated.")));
 	mip_registry_ensure("mip.replica_receive");
-	mip_family_lock(request.xid, ExclusiveLock);
+	mip_family_lock_ending(request.xid);	/* the statement's owner will be
+											 * gone */
 	if (message->kind == MIP_MESSAGE_REQUEST)
 		insert_committed(request.xid, request.entry);
 	else

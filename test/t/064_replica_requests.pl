@@ -297,7 +297,40 @@ $s{b}->refused("SELECT mip.commit_one_phase('what', 'late')", '(?:MP005|57P01)',
 $s{b}->quit;
 $s{b} = session($node{b}, 'client of b again');
 
+attempted($s{b}, 'given up', 1, 15);
+is(fenced($s{a}, 'a', "SELECT count(*) FROM mip.rollback('given up', 1)"), '1', 'one is given up elsewhere');
+$s{b}->quit;
+$s{b} = session($node{b}, 'client of b again');
+$s{b}->refused("BEGIN; SELECT mip.begin('given up', 1)", 'MP004', 'and so for all');
+$s{b}->sql('ROLLBACK');
+
+# a note that only some have any more
+is(fenced($s{a}, 'a', "SELECT mip.refuse('used again', 7, '{}')"), 't', 'an XINST is refused');
+mip_sql($node{b}, 'SET mip.retention_timeless = 1; SET mip.debug_clock_offset = 2; SELECT mip.expire()');
+is(kept('b', 'used again'), '', 'and forgotten at a replica');
+attempted($s{b}, 'used again', 7, 15);
+ends($s{b}, 'b', 'again');
+same('used again');
+is(($s{b}->finish)[0] =~ /committed/, 1, 'which lets it run');
+is(kept($_, 'used again'), '7 what again postgres', "it is committed at $_") for keys %node;
+
+# who looks does not end what runs where he looks
+attempted($s{a}, 'looked at', 1, 15);
+is(mip_sql($node{a}, "SELECT xinst || ' ' || state FROM mip.instances('looked at')"), '1 active', 'one that runs is seen');
+ends($s{a}, 'a', 'looked at');
+same('looked at');
+is(($s{a}->finish)[0] =~ /committed/, 1, 'and goes on');
+
+$s{a}->refused(q[SELECT mip.forget('one')], '0A000', 'nothing is forgotten at one replica');
+
 # ---- whose they are ----
+
+$sibling = session($node{a}, 'owner');
+$sibling->sql('SET ROLE owner');
+attempted($sibling, 'of owner', 1, 16);
+is(fenced($s{a}, 'a', "SELECT mip.refuse('of owner', 1, '{}')"), 't', 'a superuser refuses an instance of another role');
+$sibling->quit;
+is(kept($_, 'of owner'), '1 owner aborted', "it stays that of its owner at $_") for keys %node;
 
 $s{a}->sql('SET ROLE owner');
 attempted($s{a}, 'owned', 1, 16);
@@ -353,6 +386,17 @@ for my $point ('certified', 'turn', 'row')
 	same("an error at: $point");
 	is(kept('a', "error $point"), '1 what error postgres', 'it is committed');
 }
+
+# ---- what is prepared ----
+
+my $fresh = mip_node('fresh', 'mip.member' => 'fresh');
+mip_sql($fresh, q[CREATE TABLE acct (id int) USING mip; BEGIN; INSERT INTO acct VALUES (1); PREPARE TRANSACTION 'p']);
+$fresh->append_conf('postgresql.conf', "mip.replicated_database = 'postgres'");
+$fresh->restart;
+my $superuser = session($fresh, 'client of fresh');
+$superuser->refused($_, '55000', "beside what is prepared: $_") for 'SELECT mip.replica_settings(1000)', 'SELECT mip.replica_start()';
+$superuser->sql(q[ROLLBACK PREPARED 'p']);
+isnt($superuser->sql('SELECT mip.replica_settings(1000)'), '', 'once it is not any more');
 
 # ---- what is refused ----
 
