@@ -116,8 +116,10 @@ key_of_family(const MipMessage *message)
 static bool
 is_first_of_family(const MipCertifier *certifier, const MipMessage *message)
 {
+	Knowledge	knowledge = {message->begun, message->begun};
+
 	return message->begun >= certifier->floor &&
-		is_free(certifier, key_of_family(message), MIPW_K, (Knowledge) {message->begun, message->begun});
+		is_free(certifier, key_of_family(message), MIPW_K, knowledge);
 }
 
 bool
