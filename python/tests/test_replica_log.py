@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -476,6 +478,24 @@ async def test_a_standby_is_refused(cluster: Cluster, database: str) -> None:
             for verb in (log.end(), log.read(0, LARGE, wait=NOW), log.append([message()])):
                 with pytest.raises(Refused, match="is a standby"):
                     await verb
+
+
+@pytest.mark.parametrize("where", ["in the connection string", "in a service file"])
+async def test_the_host_behind_one_that_says_nothing(
+    cluster: Cluster, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """As the standby that has been promoted is behind a primary that is lost."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    ports = f"{silent.getsockname()[1]},{cluster.port}"
+    hosts = cluster.conninfo(database, tcp=True, host="127.0.0.1,127.0.0.1", port=ports)
+    if where == "in a service file":
+        services = tmp_path / "services"
+        services.write_text(hosts.replace(" ", "\n").join(("[log]\n", "\n")))
+        monkeypatch.setenv("PGSERVICEFILE", str(services))
+        hosts = "service=log"
+    with silent:
+        async with asyncio.timeout(60), EmbeddedLog(hosts, patience=1) as log:
+            assert await log.end() == 1
 
 
 async def test_no_log(cluster: Cluster) -> None:
