@@ -21,9 +21,9 @@ from .._extra import missing
 from .._text import text
 from ..replication import embedded
 from ..replication.agent import Agent, Event, EventName, State, Stopped
-from ..replication.beginning import beginning
+from ..replication.beginning import beginning, follow, has_begun
 from ..replication.embedded import EmbeddedLog
-from ..replication.engine import LogError, Unavailable
+from ..replication.engine import LogError, Message, NoLog, Unavailable
 from .errors import CliError, ExitCode
 from .options import JsonOption, TimeoutOption, run
 from .output import STYLES, Output, table, visible
@@ -61,16 +61,19 @@ def init(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Make a log for a database, with the settings that all its replicas will have.
+    """Make a log for a database, with the settings that all its replicas will have, and let this replica begin with it.
 
     Where that has been done before nothing happens. Exit code 1 where there is a log of another database, or with
-    another --window.
+    another --window, or another one than the replica follows; and where the replica follows none, and that one has gone
+    on already.
     """
 
     async def body(output: Output) -> ExitCode:
         with _failures(database, log):
             first = await beginning(database, window, patience=timeout)
-            made = await embedded.create(log, first, patience=timeout)
+            begun = await has_begun(database, patience=timeout)
+            made = await _made(log, first, begun, timeout)
+            await _follow(database, log, timeout)
         if output.json:
             output.document({"command": "replica init", "made": made, "window": window})
         else:
@@ -182,6 +185,29 @@ def leave(
         return ExitCode.OK
 
     run("replica leave", json, body)
+
+
+# -- the beginning -----------------------------------------------------------------------------------------------
+
+
+async def _made(log: str, first: Message, begun: bool, timeout: float) -> bool:
+    """Whether it was not there yet. It has to be, where the replica has begun."""
+    try:
+        return await embedded.create(log, first, new=not begun, patience=timeout)
+    except NoLog as error:
+        if not begun:
+            raise
+        hint = 'where its log is lost see "When the log is lost" in docs/guide/replication.md'
+        raise CliError(f"the log: {text(error)}, and this replica follows one already", hint=hint) from error
+
+
+async def _follow(database: str, log: str, timeout: float) -> None:
+    try:
+        async with EmbeddedLog(log, patience=timeout) as engine:
+            await follow(database, engine, patience=timeout)
+    except psycopg.errors.ObjectInUse as error:
+        hint = "to see whether it is this log that it follows, stop the agent"
+        raise CliError("an agent is at work at this replica, which follows a log already", hint=hint) from error
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------
