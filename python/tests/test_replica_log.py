@@ -508,6 +508,23 @@ async def test_no_log(cluster: Cluster) -> None:
             await log.end()
 
 
+async def test_a_log_without_its_row(connect: Open, cluster: Cluster, database: str) -> None:
+    """As where only the definitions have been restored."""
+    cluster.run_sql("TRUNCATE mip_log.log, mip_log.message", dbname=database)
+    verbs = connect().end(), connect().read(0, LARGE, wait=NOW), connect().append([message()])
+    for verb in (*verbs, create(cluster.conninfo(database), BEGINNING)):
+        with pytest.raises(WentBack, match="mip_log.log is empty"):
+            await verb
+
+
+async def test_a_schema_that_is_no_log(cluster: Cluster) -> None:
+    name = f"log_{next(_numbers)}"
+    cluster.create_database(name)
+    cluster.run_sql("CREATE SCHEMA mip_log", dbname=name)
+    with pytest.raises(Refused, match="is not a log"):
+        await create(cluster.conninfo(name), BEGINNING)
+
+
 async def test_another_releases_log(connect: Open, cluster: Cluster, database: str) -> None:
     cluster.run_sql("UPDATE mip_log.log SET version = 3", dbname=database)
     with pytest.raises(Refused, match="version 3"):

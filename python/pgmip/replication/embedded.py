@@ -203,7 +203,10 @@ async def _check(conn: Connection, patience: float) -> None:
     """Raise an error where there is no log, where it is not safe, or is another release's. From then on no statement
     waits for a lock for longer than `patience`: what has been given up must not wait on, and its successors behind it.
     """
-    version, *_ = await _row(conn, schema.OPEN, (f"{math.ceil(patience)}s",))
+    row = await _row(conn, schema.OPEN, (f"{math.ceil(patience)}s",))
+    if row is None:
+        raise WentBack("mip_log.log is empty, which that of no log is that has begun: it has lost what it was")
+    version, *_ = row
     if version != schema.VERSION:
         raise Refused(f"the log has version {version}, and not {schema.VERSION}: it is another release's")
 
