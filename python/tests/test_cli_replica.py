@@ -244,7 +244,7 @@ def test_metrics(replica: Replica, start: Start, cli: Cli) -> None:
     assert value('member_silent_seconds{member="one"}') is not None
     taken = start("run", "--metrics", f":{port}")
     assert "pgmip: --metrics: Address already in use" in taken.communicate(timeout=PATIENCE)[1]
-    assert taken.returncode == USAGE
+    assert taken.returncode == UNREACHABLE
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == OK
     for wrong in ("nonsense", "0", "65536", "host:"):
@@ -272,6 +272,16 @@ def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
+
+
+def test_output_to_a_full_disk(replica: Replica, log: str, start: Start) -> None:
+    """It may go on when it is started again."""
+    assert start("init").wait(PATIENCE) == OK
+    command = [sys.executable, "-m", "pgmip.cli", "replica", "run", "--database", replica.conninfo, "--log", log]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert process.returncode == UNREACHABLE
+    assert "No space left" in process.stderr
 
 
 def test_run_cannot_go_on(replica: Replica, start: Start) -> None:

@@ -97,7 +97,8 @@ def run_agent(
     """Carry messages between a replica and its log, until Ctrl-C or SIGTERM. A second agent of a replica waits.
 
     Prints a line per event; with --json, a document per line. Whatever cannot be reached is tried again. Exit code 1
-    where the replica cannot go on: replicas have diverged, or what it needs of the log is gone.
+    where the replica cannot go on: replicas have diverged, or what it needs of the log is gone. 3 where it may when
+    it is started again: the output cannot be written, or the port of --metrics is taken.
     """
 
     async def body(output: Output) -> ExitCode:
@@ -108,7 +109,7 @@ def run_agent(
                     await until_signalled(_beside(agent.run(), watching), agent.stop)
         return ExitCode.OK
 
-    run("replica run", json, body)
+    run("replica run", json, body, unwritable=ExitCode.UNREACHABLE)
 
 
 @replica.command("status")
@@ -166,8 +167,8 @@ def leave(
     """Tell all replicas, by any of them, that a member has left: the log is not kept for it any more. Stop its agent
     and its server before.
 
-    Exit code 1 where there is no such member, or it still is one after --timeout seconds: no agent is at work here, or
-    one is at work there.
+    Exit code 1 where there is no such member, or it still is one after --timeout seconds: no agent is at work here.
+    What is still at work is a member again as soon as it tells of itself.
     """
 
     async def body(output: Output) -> ExitCode:
@@ -176,7 +177,7 @@ def leave(
                 with cut_after(conn, 2 * timeout):
                     left = await _leave(conn, member, timeout)
         if not left:
-            hint = "an agent has to be at work at this replica, and none at the one that leaves"
+            hint = "an agent has to be at work at this replica"
             raise CliError(f"{visible(member)} is still a member", hint=hint)
         if output.json:
             output.document({"command": "replica leave", "member": member})
@@ -231,7 +232,7 @@ def _metrics(where: str | None, database: str, agent: Agent) -> Iterator[Corouti
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise CliError(f"--metrics: {error.strerror}: {where}", ExitCode.USAGE) from None
+        raise CliError(f"--metrics: {error.strerror}: {where}", ExitCode.UNREACHABLE) from None
     try:
         yield shown.watch()
     finally:
