@@ -212,7 +212,8 @@ def test_lines_for_people(replica: Replica, start: Start) -> None:
     process = start("run")
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(2)]
-    assert any("lost        applier: Refused: this replica follows no log yet" in line for line in lines)
+    lost = "lost        applier: Refused: this replica follows no log yet (let it begin: pgmip replica init)"
+    assert any(lost in line for line in lines)
     assert start("init").wait(PATIENCE) == OK
     replica.commit(b"one")
     while "progress" not in (line := process.stdout.readline()):

@@ -323,6 +323,7 @@ def _failures(database: str, log: str = "") -> Iterator[None]:
 
 def _tell(output: Output, event: Event) -> None:
     error = None if event.error is None else " ".join(f"{type(event.error).__name__}: {text(event.error)}".split())
+    hint = event.error.hint if isinstance(event.error, LogError) else None
     if output.json:
         output.document(
             {
@@ -331,11 +332,13 @@ def _tell(output: Output, event: Event) -> None:
                 "event": event.name,
                 "part": event.part,
                 "error": error,
+                "hint": hint,
                 "state": None if event.state is None else _document(event.state),
             }
         )
         return
-    told = _line(event.state) if event.state is not None else f"{event.part}{f': {error}' if error else ''}"
+    what = f"{event.part}{f': {error}' if error else ''}{f' ({hint})' if hint else ''}"
+    told = what if event.state is None else _line(event.state)
     output.line(f"{datetime.now():%H:%M:%S} ", Text(f"{event.name:<12}", _STYLE.get(event.name, "")), told)
 
 
