@@ -78,9 +78,10 @@ class Site:
         self._restarts.add(task)
 
     async def all_apply(self) -> None:
-        """Wait until each replica's agent has brought it the log's beginning."""
+        """Wait until each replica's agent is at work."""
         for replica in self.replicas:
-            await asyncio.to_thread(replica.until_applied, 1)
+            while not replica.ask("SELECT FROM mip.replication WHERE applier_pid IS NOT NULL"):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
 
     async def all_up(self) -> None:
         """Wait until everything that was killed is there again. Raises what has kept it from that."""

@@ -130,9 +130,10 @@ class PooledConnection(ObedientConnection):
         return conn
 
 
-async def connected(attempt: Awaitable[C], patience: float) -> C:
+async def connected(attempt: Awaitable[C], patience: float | None) -> C:
     """What `attempt` connects to. Whatever is in its way is a psycopg.OperationalError: a server that does not answer
-    within `patience` seconds, and a conninfo that libpq or the name service does not understand.
+    within `patience` seconds (None: it sees to that itself), and a conninfo that libpq or the name service does not
+    understand.
     """
     try:
         async with asyncio.timeout(patience):

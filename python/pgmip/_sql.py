@@ -36,7 +36,9 @@ __all__ = [
     "PUSH_AFTER",
     "REFUSE",
     "REPLICATION",
+    "REPLICA_APPLIED",
     "REPLICA_EXPORT",
+    "REPLICA_FLUSH",
     "REPLICA_LEAVE",
     "REPLICA_LOAD",
     "REPLICA_MEMBERS",
@@ -176,6 +178,7 @@ REPLICA_SETTINGS = b"""
     SELECT mip.replica_settings(%s) AS settings, system_identifier, current_database() AS database
     FROM pg_control_system()
 """
+REPLICA_APPLIED = b"SELECT applied FROM mip.replication"
 REPLICA_START = b"SELECT member, applied, read_after FROM mip.replica_start()"
 # What is applied when they have been taken: no message knows of more.
 REPLICA_TAKE = b"""
@@ -183,6 +186,8 @@ REPLICA_TAKE = b"""
 """
 REPLICA_LOAD = b"SELECT mip.replica_load(%s, %b)"
 REPLICA_RECEIVE = b"SELECT mip.replica_receive(%s, %b)"
+# Whatever `synchronous_commit` says: what has been written before is durable then.
+REPLICA_FLUSH = b"SELECT pg_switch_wal()"
 REPLICA_TRIM = b"SELECT mip.replica_trim()"
 REPLICA_LEAVE = b"SELECT mip.replica_leave(%s)"
 # As tight as it can be: a position may last for less than a millisecond. The snapshot is that of the statement, which

@@ -104,6 +104,48 @@ def test_the_log_of_another_database(cli: Cli, cluster: Cluster, replica: Replic
     assert "another beginning" in said.stderr
 
 
+def forget(replica: Replica) -> None:
+    """As who is to begin a new log."""
+    replica.sql("TRUNCATE mip.applied")
+
+
+def test_init_with_a_log_that_is_another_one(cli: Cli, cluster: Cluster, replica: Replica, log: str) -> None:
+    """Though it has been made for the same database."""
+    options = ("--database", replica.conninfo, "--log")
+    cluster.create_database(f"{(other := f'log_{next(_numbers)}')}")
+    cli("replica", "init", *options, log, code=OK)
+    assert "follows one already" in cli("replica", "init", *options, cluster.conninfo(other), code=PROBLEMS).stderr
+    forget(replica)
+    cli("replica", "init", *options, cluster.conninfo(other), code=OK)
+    assert "another log" in cli("replica", "init", *options, log, code=PROBLEMS).stderr
+
+
+def test_init_with_a_log_that_has_gone_on(cli: Cli, replica: Replica, log: str, start: Start) -> None:
+    """Whoever does not know of any would take all that is in it."""
+    options = ("--database", replica.conninfo, "--log", log)
+    cli("replica", "init", *options, code=OK)
+    forget(replica)
+    assert "is there already" in cli("replica", "init", *options, code=OK).stdout
+    replica.commit(b"one")
+    agent = start("run")
+    wait_until(lambda: replica.applied == [b"one"])
+    assert "an agent is at work" in cli("replica", "init", *options, code=PROBLEMS).stderr
+    agent.kill()
+    agent.wait()
+    forget(replica)
+    wait_until(lambda: replica.sql("SELECT FROM mip.replication WHERE applier_pid IS NULL") != [])
+    assert "gone on to position 2" in cli("replica", "init", *options, code=PROBLEMS).stderr
+    assert "follows no log yet" in cli("replica", "init", *options, code=PROBLEMS).stderr
+    assert replica.applied == []
+
+
+def test_init_where_the_log_has_lost_messages(cli: Cli, replica: Replica, log: str) -> None:
+    options = ("--database", replica.conninfo, "--log", log)
+    cli("replica", "init", *options, code=OK)
+    replica.sql("INSERT INTO mip.applied VALUES (2, 'one')")
+    assert "it has lost messages" in cli("replica", "init", *options, code=PROBLEMS).stderr
+
+
 @pytest.mark.parametrize("command", ["init", "status"])
 def test_what_cannot_be_done(cli: Cli, cluster: Cluster, replica: Replica, log: str, command: str) -> None:
     def said(database: str, log: str, code: int) -> str:
@@ -121,12 +163,13 @@ def test_status(cli: Cli, replica: Replica, log: str, start: Start) -> None:
     assert "no log in this database" in cli("replica", "status", *options, code=PROBLEMS).stderr
     cli("replica", "init", *options, code=OK)
     document = cli.json("replica", "status", *options, code=PROBLEMS)
-    assert (document["end"], document["behind"], document["replication"]["applied"]) == (1, 1, 0)
-    assert "no agent" in cli("replica", "status", *options, code=PROBLEMS).stderr
-    start("run")
-    wait_until(lambda: replica.sql("SELECT FROM mip.applied") != [])
-    document = cli.json("replica", "status", *options, code=OK)
     assert (document["end"], document["behind"], document["replication"]["applied"]) == (1, 0, 1)
+    assert "no agent" in cli("replica", "status", *options, code=PROBLEMS).stderr
+    replica.commit(b"one")
+    start("run")
+    wait_until(lambda: replica.applied == [b"one"])
+    document = cli.json("replica", "status", *options, code=OK)
+    assert (document["end"], document["behind"], document["replication"]["applied"]) == (2, 0, 2)
     assert "behind" in cli("replica", "status", *options, code=OK).stdout
 
 
@@ -168,12 +211,14 @@ def test_run_until_told_to_stop(replica: Replica, start: Start, number: signal.S
 def test_lines_for_people(replica: Replica, start: Start) -> None:
     process = start("run")
     assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(3)]
-    assert any("lost        applier: Refused: there is no log in this database" in line for line in lines)
+    lines = [process.stdout.readline() for _ in range(2)]
+    lost = "lost        applier: Refused: this replica follows no log yet (let it begin: pgmip replica init)"
+    assert any(lost in line for line in lines)
     assert start("init").wait(PATIENCE) == OK
+    replica.commit(b"one")
     while "progress" not in (line := process.stdout.readline()):
         pass
-    assert "one has applied 1, 0 behind" in line
+    assert "one has applied 2, 0 behind" in line
 
 
 def test_metrics(replica: Replica, start: Start, cli: Cli) -> None:
@@ -200,7 +245,7 @@ def test_metrics(replica: Replica, start: Start, cli: Cli) -> None:
     assert value('member_silent_seconds{member="one"}') is not None
     taken = start("run", "--metrics", f":{port}")
     assert "pgmip: --metrics: Address already in use" in taken.communicate(timeout=PATIENCE)[1]
-    assert taken.returncode == USAGE
+    assert taken.returncode == UNREACHABLE
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == OK
     for wrong in ("nonsense", "0", "65536", "host:"):
@@ -230,9 +275,19 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def test_run_cannot_go_on(replica: Replica, start: Start) -> None:
-    replica.sql("INSERT INTO mip.applied VALUES (1, 'something else')")
+def test_output_to_a_full_disk(replica: Replica, log: str, start: Start) -> None:
+    """It may go on when it is started again."""
     assert start("init").wait(PATIENCE) == OK
+    command = [sys.executable, "-m", "pgmip.cli", "replica", "run", "--database", replica.conninfo, "--log", log]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert process.returncode == UNREACHABLE
+    assert "No space left" in process.stderr
+
+
+def test_run_cannot_go_on(replica: Replica, start: Start) -> None:
+    assert start("init").wait(PATIENCE) == OK
+    replica.sql("UPDATE mip.applied SET message = 'something else'")
     process = start("run")
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == PROBLEMS

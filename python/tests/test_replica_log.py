@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -478,6 +480,24 @@ async def test_a_standby_is_refused(cluster: Cluster, database: str) -> None:
                     await verb
 
 
+@pytest.mark.parametrize("where", ["in the connection string", "in a service file"])
+async def test_the_host_behind_one_that_says_nothing(
+    cluster: Cluster, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """As the standby that has been promoted is behind a primary that is lost."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    ports = f"{silent.getsockname()[1]},{cluster.port}"
+    hosts = cluster.conninfo(database, tcp=True, host="127.0.0.1,127.0.0.1", port=ports)
+    if where == "in a service file":
+        services = tmp_path / "services"
+        services.write_text(hosts.replace(" ", "\n").join(("[log]\n", "\n")))
+        monkeypatch.setenv("PGSERVICEFILE", str(services))
+        hosts = "service=log"
+    with silent:
+        async with asyncio.timeout(60), EmbeddedLog(hosts, patience=1) as log:
+            assert await log.end() == 1
+
+
 async def test_no_log(cluster: Cluster) -> None:
     async with EmbeddedLog(cluster.conninfo("template1")) as log:
         with pytest.raises(Refused, match="no log in this database") as raised:
@@ -486,6 +506,23 @@ async def test_no_log(cluster: Cluster) -> None:
     async with EmbeddedLog("host=127.0.0.1 port=1") as log:
         with pytest.raises(Unavailable):
             await log.end()
+
+
+async def test_a_log_without_its_row(connect: Open, cluster: Cluster, database: str) -> None:
+    """As where only the definitions have been restored."""
+    cluster.run_sql("TRUNCATE mip_log.log, mip_log.message", dbname=database)
+    verbs = connect().end(), connect().read(0, LARGE, wait=NOW), connect().append([message()])
+    for verb in (*verbs, create(cluster.conninfo(database), BEGINNING)):
+        with pytest.raises(WentBack, match=r"mip_log\.log is empty"):
+            await verb
+
+
+async def test_a_schema_that_is_no_log(cluster: Cluster) -> None:
+    name = f"log_{next(_numbers)}"
+    cluster.create_database(name)
+    cluster.run_sql("CREATE SCHEMA mip_log", dbname=name)
+    with pytest.raises(Refused, match="is not a log"):
+        await create(cluster.conninfo(name), BEGINNING)
 
 
 async def test_another_releases_log(connect: Open, cluster: Cluster, database: str) -> None:

@@ -34,8 +34,10 @@ TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Second
 Body = Callable[[Output], Coroutine[Any, Any, ExitCode]]
 
 
-def run(name: str, json: bool, body: Body) -> NoReturn:
-    """Run a command, and end it: with its exit code, or with its error told in a line, not shown as a traceback."""
+def run(name: str, json: bool, body: Body, *, unwritable: ExitCode = ExitCode.PROBLEMS) -> NoReturn:
+    """Run a command, and end it: with its exit code, or with its error told in a line, not shown as a traceback.
+    `unwritable`: where its output cannot be written, as to a full disk.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # there may be none; and an XID may have any characters
             stream.reconfigure(errors="backslashreplace")
@@ -51,7 +53,7 @@ def run(name: str, json: bool, body: Body) -> NoReturn:
         code = ExitCode.CLOSED_PIPE
         if not isinstance(error, BrokenPipeError):
             output.error(str(error))
-            code = ExitCode.PROBLEMS
+            code = unwritable
     raise typer.Exit(int(code))
 
 

@@ -21,9 +21,9 @@ from .._extra import missing
 from .._text import text
 from ..replication import embedded
 from ..replication.agent import Agent, Event, EventName, State, Stopped
-from ..replication.beginning import beginning
+from ..replication.beginning import beginning, follow, has_begun
 from ..replication.embedded import EmbeddedLog
-from ..replication.engine import LogError, Unavailable
+from ..replication.engine import LogError, Message, NoLog, Unavailable
 from .errors import CliError, ExitCode
 from .options import JsonOption, TimeoutOption, run
 from .output import STYLES, Output, table, visible
@@ -61,16 +61,19 @@ def init(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Make a log for a database, with the settings that all its replicas will have.
+    """Make a log for a database, with the settings that all its replicas will have, and let this replica begin with it.
 
     Where that has been done before nothing happens. Exit code 1 where there is a log of another database, or with
-    another --window.
+    another --window, or another one than the replica follows; and where the replica follows none, and that one has gone
+    on already.
     """
 
     async def body(output: Output) -> ExitCode:
         with _failures(database, log):
             first = await beginning(database, window, patience=timeout)
-            made = await embedded.create(log, first, patience=timeout)
+            begun = await has_begun(database, patience=timeout)
+            made = await _made(log, first, begun, timeout)
+            await _follow(database, log, timeout)
         if output.json:
             output.document({"command": "replica init", "made": made, "window": window})
         else:
@@ -94,7 +97,8 @@ def run_agent(
     """Carry messages between a replica and its log, until Ctrl-C or SIGTERM. A second agent of a replica waits.
 
     Prints a line per event; with --json, a document per line. Whatever cannot be reached is tried again. Exit code 1
-    where the replica cannot go on: replicas have diverged, or what it needs of the log is gone.
+    where the replica cannot go on: replicas have diverged, or what it needs of the log is gone. 3 where it may when
+    it is started again: the output cannot be written, or the port of --metrics is taken.
     """
 
     async def body(output: Output) -> ExitCode:
@@ -105,7 +109,7 @@ def run_agent(
                     await until_signalled(_beside(agent.run(), watching), agent.stop)
         return ExitCode.OK
 
-    run("replica run", json, body)
+    run("replica run", json, body, unwritable=ExitCode.UNREACHABLE)
 
 
 @replica.command("status")
@@ -163,8 +167,8 @@ def leave(
     """Tell all replicas, by any of them, that a member has left: the log is not kept for it any more. Stop its agent
     and its server before.
 
-    Exit code 1 where there is no such member, or it still is one after --timeout seconds: no agent is at work here, or
-    one is at work there.
+    Exit code 1 where there is no such member, or it still is one after --timeout seconds: no agent is at work here.
+    What is still at work is a member again as soon as it tells of itself.
     """
 
     async def body(output: Output) -> ExitCode:
@@ -173,7 +177,7 @@ def leave(
                 with cut_after(conn, 2 * timeout):
                     left = await _leave(conn, member, timeout)
         if not left:
-            hint = "an agent has to be at work at this replica, and none at the one that leaves"
+            hint = "an agent has to be at work at this replica"
             raise CliError(f"{visible(member)} is still a member", hint=hint)
         if output.json:
             output.document({"command": "replica leave", "member": member})
@@ -182,6 +186,29 @@ def leave(
         return ExitCode.OK
 
     run("replica leave", json, body)
+
+
+# -- the beginning -----------------------------------------------------------------------------------------------
+
+
+async def _made(log: str, first: Message, begun: bool, timeout: float) -> bool:
+    """Whether it was not there yet. It has to be, where the replica has begun."""
+    try:
+        return await embedded.create(log, first, new=not begun, patience=timeout)
+    except NoLog as error:
+        if not begun:
+            raise
+        hint = 'where its log is lost see "When the log is lost" in docs/guide/replication.md'
+        raise CliError(f"the log: {text(error)}, and this replica follows one already", hint=hint) from error
+
+
+async def _follow(database: str, log: str, timeout: float) -> None:
+    try:
+        async with EmbeddedLog(log, patience=timeout) as engine:
+            await follow(database, engine, patience=timeout)
+    except psycopg.errors.ObjectInUse as error:
+        hint = "to see whether it is this log that it follows, stop the agent"
+        raise CliError("an agent is at work at this replica, which follows a log already", hint=hint) from error
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------
@@ -205,7 +232,7 @@ def _metrics(where: str | None, database: str, agent: Agent) -> Iterator[Corouti
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise CliError(f"--metrics: {error.strerror}: {where}", ExitCode.USAGE) from None
+        raise CliError(f"--metrics: {error.strerror}: {where}", ExitCode.UNREACHABLE) from None
     try:
         yield shown.watch()
     finally:
@@ -296,6 +323,7 @@ def _failures(database: str, log: str = "") -> Iterator[None]:
 
 def _tell(output: Output, event: Event) -> None:
     error = None if event.error is None else " ".join(f"{type(event.error).__name__}: {text(event.error)}".split())
+    hint = event.error.hint if isinstance(event.error, LogError) else None
     if output.json:
         output.document(
             {
@@ -304,11 +332,13 @@ def _tell(output: Output, event: Event) -> None:
                 "event": event.name,
                 "part": event.part,
                 "error": error,
+                "hint": hint,
                 "state": None if event.state is None else _document(event.state),
             }
         )
         return
-    told = _line(event.state) if event.state is not None else f"{event.part}{f': {error}' if error else ''}"
+    what = f"{event.part}{f': {error}' if error else ''}{f' ({hint})' if hint else ''}"
+    told = what if event.state is None else _line(event.state)
     output.line(f"{datetime.now():%H:%M:%S} ", Text(f"{event.name:<12}", _STYLE.get(event.name, "")), told)
 
 

@@ -32,7 +32,8 @@ from .._connection import Connection, cut_after, is_silent
 from .._options import check_count, checked_seconds
 from .._text import text
 from ..logs import failure_fields, quoted_sqlstate
-from .engine import Engine, Entry, LogError, Message, Place, Trimmed, Unavailable, WentBack
+from .beginning import check_end
+from .engine import Engine, Entry, LogError, Message, Place, Refused, Trimmed, Unavailable, WentBack
 from .session import session
 
 __all__ = ["Agent", "Event", "EventName", "Part", "State", "Stopped"]
@@ -277,8 +278,9 @@ class Agent:
     async def _apply(self, it: _Session) -> None:
         """Hand over what is in the log."""
         async with session(self._database, "pgmip replica applier", self._patience) as conn:
+            await self._check_begun(conn)
             ((self._member, self._applied, after),) = await _rows(conn, _sql.REPLICA_START)
-            begun = max(1, self._applied or 0)  # its settings at least
+            begun = self._applied or 0
             self._known = None
             try:
                 self._tell_begun(it)
@@ -293,11 +295,16 @@ class Agent:
             finally:
                 self._applies.clear()
 
+    async def _check_begun(self, conn: Connection) -> None:
+        """Who follows no log yet would take any, and all that is in it. To be looked at before this session is the
+        applier: who lets it begin is one.
+        """
+        if await _rows(conn, _sql.REPLICA_APPLIED) == [(0,)]:
+            raise Refused("this replica follows no log yet", hint="let it begin: pgmip replica init")
+
     async def _check_log(self, conn: Connection) -> None:
         """Raise WentBack where this replica has applied what is not in the log."""
-        end = await self._answered(Part.APPLIER, conn, self._log.end)
-        if end < (self._applied or 0):
-            raise WentBack(f"the log ends at position {end}, and {self._applied} is applied: it has lost messages")
+        check_end(await self._answered(Part.APPLIER, conn, self._log.end), self._applied or 0)
 
     async def _read(self, conn: Connection, after: int) -> Sequence[Entry]:
         read = partial(self._log.read, after, self._max_bytes, wait=_WAIT, known=self._known)

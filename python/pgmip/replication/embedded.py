@@ -18,7 +18,7 @@ import psycopg
 from .._connection import Connection, cut_after
 from .._text import text
 from . import schema
-from .engine import Entry, Forked, LogError, Message, Place, Refused, Trimmed, Unavailable, WentBack
+from .engine import Entry, Forked, LogError, Message, NoLog, Place, Refused, Trimmed, Unavailable, WentBack
 from .session import readable, session, uncancelled
 
 __all__ = ["EmbeddedLog", "create"]
@@ -113,21 +113,28 @@ class EmbeddedLog:
         await self.close()
 
 
-async def create(conninfo: str, beginning: Message, *, patience: float = 30.0) -> bool:
-    """Make the log that begins with this message, in a database that has none; whether it was not there yet.
+async def create(conninfo: str, beginning: Message, *, new: bool = True, patience: float = 30.0) -> bool:
+    """Make the log that begins with this message, in a database that has none; whether it was not there yet. With `new`
+    false it has to be there.
 
-    Raises Refused where there is a log that has begun with another one (with another id), Unavailable where it is not
-    known whether it has been made: then do it again, with the same message.
+    Raises Refused where there is a log that was made with another id, Unavailable where it is not known whether it has
+    been made: then do it again, with the same message.
     """
     with _told():
         async with session(conninfo, _NAME, patience) as conn:
             with cut_after(conn, patience):
-                return await uncancelled(conn, _create(conn, beginning, patience))
+                return await uncancelled(conn, _create(conn, beginning, new, patience))
 
 
-async def _create(conn: Connection, beginning: Message, patience: float) -> bool:
-    made = not await _exists(conn) and await _made(conn, beginning)
-    await _check(conn, patience)
+async def _create(conn: Connection, beginning: Message, new: bool, patience: float) -> bool:
+    there = await _exists(conn)
+    if not there and not new:
+        raise _no_log()
+    made = not there and await _made(conn, beginning)
+    try:
+        await _check(conn, patience)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as error:
+        raise Refused("schema mip_log of this database is not a log", hint="give another database") from error
     if (await _row(conn, schema.BEGINNING))[0] != beginning.id:
         raise Refused("there is a log already, and it has another beginning")
     return made
@@ -196,7 +203,10 @@ async def _check(conn: Connection, patience: float) -> None:
     """Raise an error where there is no log, where it is not safe, or is another release's. From then on no statement
     waits for a lock for longer than `patience`: what has been given up must not wait on, and its successors behind it.
     """
-    version, *_ = await _row(conn, schema.OPEN, (f"{math.ceil(patience)}s",))
+    row = await _row(conn, schema.OPEN, (f"{math.ceil(patience)}s",))
+    if row is None:
+        raise WentBack("mip_log.log is empty, which that of no log is that has begun: it has lost what it was")
+    version, *_ = row
     if version != schema.VERSION:
         raise Refused(f"the log has version {version}, and not {schema.VERSION}: it is another release's")
 
@@ -258,9 +268,13 @@ def _told() -> Iterator[None]:
         raise _meant(error) from error
 
 
+def _no_log() -> NoLog:
+    return NoLog("there is no log in this database", hint="make one: pgmip replica init")
+
+
 def _meant(error: psycopg.Error) -> LogError:
     if error.sqlstate in _NOT_THERE:
-        return Refused("there is no log in this database", hint="make one: pgmip replica init")
+        return _no_log()
     message, hint = error.diag.message_primary or text(error), error.diag.message_hint
     if error.sqlstate in _REFUSING or (error.sqlstate or "")[:2] in _REFUSING:
         return Refused(message, hint=hint)

@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-__all__ = ["Engine", "Entry", "Forked", "LogError", "Message", "Place", "Refused", "Trimmed", "Unavailable", "WentBack"]
+__all__ = [
+    "Engine",
+    "Entry",
+    "Forked",
+    "LogError",
+    "Message",
+    "NoLog",
+    "Place",
+    "Refused",
+    "Trimmed",
+    "Unavailable",
+    "WentBack",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +81,7 @@ class Engine(Protocol):
         been and will not be. What is raised because of `known` speaks of this attempt only.
         """
 
-    async def read(
-        self, after: int, max_bytes: int, *, wait: float, known: Place | None = None
-    ) -> Sequence[Entry]:
+    async def read(self, after: int, max_bytes: int, *, wait: float, known: Place | None = None) -> Sequence[Entry]:
         """The entries behind position `after`, in order and without a gap: at least one, and otherwise no more bytes
         than that. Where there is none yet, wait for it; nothing after `wait` seconds without one.
 
@@ -113,6 +123,10 @@ class Unavailable(LogError):
 
 class Refused(LogError):
     """The log has refused, and nothing has happened: it is not safe, not there, or does not take such a message."""
+
+
+class NoLog(Refused):
+    """There is none where one was looked for."""
 
 
 class Trimmed(LogError):

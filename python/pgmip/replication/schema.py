@@ -40,7 +40,7 @@ CREATE TABLE mip_log.log (
     version integer NOT NULL,
     beginning uuid NOT NULL
 );
-COMMENT ON COLUMN mip_log.log.beginning IS 'id of the first message';
+COMMENT ON COLUMN mip_log.log.beginning IS 'what it was made for: the same for the same database and settings';
 
 CREATE TABLE mip_log.message (
     "position" bigint PRIMARY KEY,
@@ -124,8 +124,8 @@ END $$;
 # Not by to_regclass, which may have remembered that it was not there.
 EXISTS = b"SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'mip_log')"
 BEGIN = b"""
-    WITH log AS (INSERT INTO mip_log.log VALUES (%s, %s) RETURNING beginning)
-    INSERT INTO mip_log.message ("position", id, content) SELECT 1, beginning, %b FROM log
+    WITH log AS (INSERT INTO mip_log.log VALUES (%s, %s))
+    INSERT INTO mip_log.message ("position", id, content) VALUES (1, gen_random_uuid(), %b)
 """
 BEGINNING = b"SELECT beginning FROM mip_log.log"
 

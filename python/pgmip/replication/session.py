@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PGconn, TransactionStatus
 
 from .._cancellation import ended
 from .._connection import Connection, ObedientConnection, connected, cut, cut_after
@@ -21,6 +22,7 @@ _GRACE = 1.0  # seconds for a server to end a statement that has been cancelled
 # Whoever has gone without a word is noticed within half a minute: a server, for which we wait, and us by the server, of
 # which we have a lock, or are the applier.
 _KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+_OF_HOSTS = ("host", "hostaddr", "port", "target_session_attrs", "load_balance_hosts", "connect_timeout")
 # Whatever is set for the database, or the role: who waits for a message, or for a place in the log, waits.
 _TIMEOUTS = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0"
 _SERVERS_KEEPALIVES = b"""
@@ -45,19 +47,33 @@ class _SessionConnection(ObedientConnection):
 @contextlib.asynccontextmanager
 async def session(conninfo: str, name: str, patience: float) -> AsyncIterator[Connection]:
     """A connection outside any transaction (autocommit), called `name` where the operator looks for it. Raises
-    psycopg.OperationalError where there is none within `patience` seconds.
+    psycopg.OperationalError where there is none. Each host, and each of its addresses, has `patience` seconds (two at
+    least), or its connect_timeout: so the one behind it is come to where the first says nothing.
     """
-    parameters: dict[str, Any] = {**_KEEPALIVES, "fallback_application_name": name, **conninfo_to_dict(conninfo)}
+    asked = {**_KEEPALIVES, "fallback_application_name": name, "connect_timeout": math.ceil(patience)}
+    parameters: dict[str, Any] = {**asked, **conninfo_to_dict(conninfo), **_hosts(conninfo)}
     options = f"{parameters.pop('options', '')} {_TIMEOUTS}"
     whole = make_conninfo(**{**parameters, "client_encoding": "utf-8", "options": options})
     attempt = _SessionConnection.connect(whole, autocommit=True)
-    conn = await connected(attempt, patience)
+    conn = await connected(attempt, None)
     try:
         with cut_after(conn, patience):
             await conn.execute(_SERVERS_KEEPALIVES)
         yield conn
     finally:
         await conn.close()
+
+
+def _hosts(conninfo: str) -> dict[str, str]:
+    """What is said of hosts, wherever: psycopg, which tries them one after another, does not look into service files.
+    libpq does, and tells; and as there is no such sslmode it connects to nothing.
+    """
+    asked = PGconn.connect_start(make_conninfo(conninfo, sslmode="none").encode())
+    try:
+        found = {option.keyword.decode(): option.val for option in asked.info}
+    finally:
+        asked.finish()
+    return {name: value.decode() for name in _OF_HOSTS if (value := found.get(name))}
 
 
 async def readable(conn: Connection, seconds: float) -> None:
