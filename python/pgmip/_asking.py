@@ -84,11 +84,11 @@ class Asking:
         return any((await at_each_site(sites, ask)).values())
 
     async def has_expired(self, sites: Sequence[str]) -> bool | None:
-        """Whether those of the sites that can be asked have expired the request, all of them; None where none can, or one
-        has it committed.
+        """Whether those of the sites that can be asked have expired the request, all of them; None where none can, or where
+        one has it committed.
         """
 
-        async def ask(site: str) -> bool | None | psycopg.Error:
+        async def ask(site: str) -> bool | psycopg.Error | None:
             try:
                 return await self._part("read", site, None, _mipt.has_expired)
             except psycopg.Error as error:
