@@ -116,13 +116,6 @@ typedef RelFileNode MipFileLocator;
 #define mip_same_vxid(a, b) ((a)->backend == (b)->backend && (a)->lxid == (b)->lxid)
 #endif
 
-/* Whose temporary schema this is, or NULL */
-#if PG_VERSION_NUM >= 170000
-#define mip_temporary_schema_proc(schema) ProcNumberGetProc(GetTempNamespaceProcNumber(schema))
-#else
-#define mip_temporary_schema_proc(schema) BackendIdGetProc(GetTempNamespaceBackendId(schema))
-#endif
-
 /* A process's number, by which GetPGProcByNumber finds it */
 #if PG_VERSION_NUM >= 170000
 #define mip_proc_number(proc) GetNumberFromPGProc(proc)

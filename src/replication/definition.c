@@ -32,7 +32,7 @@
 #include "replication/definable.h"
 #include "replication/definition.h"
 #include "replication/member.h"
-#include "replication/way.h"
+#include "replication/temporary.h"
 
 /* What a definition may be understood by */
 static const char *const meaningful[] = {
@@ -283,10 +283,6 @@ mip_definition_make(const char *command)
 
 /* ---- where it is applied ---- */
 
-/*
- * What is temporary here may depend on what is to be changed, and keeps it as it is: a view of
- * a table. It comes after what is ordered; with its session it goes.
- */
 static bool
 may_be_kept_by_temporary(const ErrorData *error)
 {
@@ -309,10 +305,12 @@ mip_definition_execute(const MipMessage *message)
 
 	error_context_stack = &context;
 	error = attempt(&definition, true);
+	if (error && may_be_kept_by_temporary(error))
+	{
+		mip_temporary_clear();
+		error = attempt(&definition, true);
+	}
 	error_context_stack = context.previous;
-	if (error == NULL)
-		return;
-	if (may_be_kept_by_temporary(error))
-		mip_end_temporary_sessions();
-	ReThrowError(error);
+	if (error)
+		ReThrowError(error);
 }
