@@ -31,6 +31,7 @@
 #include "base/settings.h"
 #include "replication/definable.h"
 #include "replication/definition.h"
+#include "replication/executed.h"
 #include "replication/member.h"
 #include "replication/temporary.h"
 
@@ -162,6 +163,7 @@ execute_statement(const RawStmt *raw, const char *command, bool checked)
 
 	if (checked)
 		mip_check_definable(raw, command);
+	mip_executed_statement();
 	result = SPI_execute(statement, false, 0);
 	if (result < 0)
 		elog(ERROR, "a definition cannot be executed: %s", SPI_result_code_string(result));
@@ -207,6 +209,7 @@ attempt(const Definition *definition, bool stays)
 	ErrorData  *volatile error = NULL;
 
 	BeginInternalSubTransaction(NULL);
+	mip_executed_begin(!stays);
 	PG_TRY();
 	{
 		execute(definition, !stays);
@@ -218,6 +221,7 @@ attempt(const Definition *definition, bool stays)
 		FlushErrorState();
 	}
 	PG_END_TRY();
+	mip_executed_end();
 	if (stays && error == NULL)
 		ReleaseCurrentSubTransaction();
 	else

@@ -41,6 +41,7 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "mipt/catalog.h"
+#include "replication/executed.h"
 #include "replication/member.h"
 #include "replication/refusals.h"
 #include "replication/trust.h"
@@ -144,6 +145,7 @@ mip_replica_check_plan(const PlannedStmt *stmt)
 {
 	ListCell   *lc;
 
+	mip_executed_check_plan(stmt);
 	if (stmt->resultRelations == NIL || !applies_here())
 		return;
 	foreach(lc, stmt->resultRelations)
@@ -224,7 +226,11 @@ at_object_access(ObjectAccessType access, Oid class, Oid object, int sub, void *
 {
 	if (prev_object_access)
 		prev_object_access(access, class, object, sub, arg);
-	if (!IsTransactionState() || !applies_here())
+	if (!IsTransactionState())
+		return;
+	if (access == OAT_FUNCTION_EXECUTE)
+		mip_executed_check_function(object);
+	if (!applies_here() && !mip_executes_definition())
 		return;
 	if (class == LargeObjectRelationId && (access == OAT_POST_CREATE || access == OAT_DROP))
 		refuse_large_object();
@@ -476,7 +482,10 @@ check_lock(const LockStmt *stmt)
 void
 mip_replica_check_utility(Node *stmt)
 {
-	if (IsA(stmt, TransactionStmt) || !IsTransactionState() || !applies_here())
+	if (IsA(stmt, TransactionStmt) || !IsTransactionState())
+		return;
+	mip_executed_check_utility(stmt);
+	if (!applies_here())
 		return;
 	stmt = mip_explained(stmt);
 	if (!is_own(stmt))

@@ -26,6 +26,13 @@ first_replica('a', q[
 	CREATE TABLE argument (n int) USING mip;
 	CREATE TABLE argument2 (n int) USING mip;
 	CREATE SCHEMA odd;
+	CREATE TABLE written (n int) USING mip;
+	CREATE FUNCTION writes(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO written VALUES ($1); RETURN 1; END';
+	CREATE FUNCTION defines(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN CREATE TABLE nested (i int); RETURN 1; END';
+	CREATE FUNCTION lies(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN writes($1); END';
+	CREATE FUNCTION lies2(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN public.defines($1); END';
+	CREATE FUNCTION ofjoe(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END';
+	ALTER FUNCTION ofjoe OWNER TO joe;
 	SET default_table_access_method = mip;], deadlock_timeout => '1s');
 join_site('b', 'a');
 
@@ -89,6 +96,7 @@ replicated(q[CREATE FUNCTION odd.f(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'S
 replicated('CREATE UNIQUE INDEX acct_f_idx ON acct (odd.f(s)); ALTER TABLE acct ADD CHECK (x > 0); ALTER TABLE acct RENAME x TO y', 'an index, a check, a name');
 $s->refused('INSERT INTO acct VALUES (30, 0, 500, 1)', '23505', 'the index is there');
 replicated('DROP TABLE odd.child', 'a table that goes');
+replicated('CREATE TABLE checked (i int CHECK (ofjoe(i) > 0), j int DEFAULT ofjoe(1)); DROP TABLE checked', 'what executes nothing');
 both(q[SELECT to_regclass('odd.child')], '', 'it is gone');
 
 # ---- what is refused, before anything is sent ----
@@ -114,6 +122,8 @@ refused($_, '0A000') for (
 	'ALTER SEQUENCE numbers MAXVALUE 10', 'ALTER TABLE counted ALTER id RESTART', 'ALTER TABLE acct ADD CHECK (now() IS NOT NULL)',
 	'CREATE DOMAIN d AS int CHECK (value < extract(epoch FROM now())); ALTER TABLE acct ADD x d', q[ALTER TYPE colour ADD VALUE 'blue'],
 	q[CREATE TYPE shape AS ENUM ('round'); CREATE TABLE by_shape (s shape) PARTITION BY HASH (s)], 'DROP EXTENSION pg_mip CASCADE',
+	'ALTER TABLE acct ADD CHECK (lies(id) > 0)', 'CREATE INDEX i ON acct (lies2(id))', 'CREATE INDEX i ON acct (ofjoe(id))',
+	'ALTER TABLE acct ADD CHECK (ofjoe(id) > 0)', 'ALTER TABLE acct ADD x int DEFAULT ofjoe(1)',
 	'CREATE INDEX ON acct (n)', 'CREATE UNIQUE INDEX computed_i ON computed (i)');
 refused('ALTER TABLE nowhere ADD x int', '42P01', 'a table that is not there');
 refused('CREATE TABLE x (', '42601', 'no SQL');
