@@ -178,6 +178,23 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 
 /* ---- statements ---- */
 
+static int
+count_owners(const AlterSeqStmt *stmt)
+{
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, stmt->options)
+		n += strcmp(lfirst_node(DefElem, lc)->defname, "owned_by") == 0;
+	return n;
+}
+
+bool
+mip_changes_numbers(const AlterSeqStmt *stmt)
+{
+	return count_owners(stmt) == 0;
+}
+
 static bool
 is_each_replicas_own(Node *stmt)
 {
@@ -204,6 +221,7 @@ defines(Node *stmt)
 		case T_AlterOperatorStmt:
 		case T_AlterOwnerStmt:
 		case T_AlterPolicyStmt:
+		case T_AlterSeqStmt:
 		case T_AlterStatsStmt:
 		case T_AlterTableStmt:
 		case T_AlterTSConfigurationStmt:
@@ -381,7 +399,8 @@ mip_check_definable(const RawStmt *raw, const char *command)
 {
 	if (!is_of_event_triggers(raw->stmt))
 		mip_each_row(EventTriggerRelationId, check_event_trigger, unconstify(RawStmt *, raw));
-	if (IsA(raw->stmt, AlterSeqStmt))
+	if (IsA(raw->stmt, AlterSeqStmt) &&
+		count_owners((AlterSeqStmt *) raw->stmt) < list_length(((AlterSeqStmt *) raw->stmt)->options))
 		refuse(raw, "Numbers are each replica's own: alter the sequence at each.");
 	if (is_each_replicas_own(raw->stmt))
 		refuse(raw, "An index that is built, or dropped, concurrently is each replica's own business.");

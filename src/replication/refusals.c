@@ -41,6 +41,7 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "mipt/catalog.h"
+#include "replication/definable.h"
 #include "replication/executed.h"
 #include "replication/member.h"
 #include "replication/refusals.h"
@@ -374,7 +375,7 @@ grants_temporary(const GrantStmt *stmt)
 }
 
 /*
- * Of what is temporary; or an index that is for reading only. A row that does not fit into
+ * Of what is temporary; numbers of a sequence; or an index that is for reading only. A row that does not fit into
  * that would stop this replica, so it takes who answers for the server.
  */
 static bool
@@ -400,6 +401,9 @@ defines_own(Node *stmt)
 			return comments_on_temporary((CommentStmt *) stmt);
 		case T_GrantStmt:
 			return grants_temporary((GrantStmt *) stmt);
+		case T_AlterSeqStmt:
+			return mip_changes_numbers((AlterSeqStmt *) stmt) ||
+				is_temporary(((AlterSeqStmt *) stmt)->sequence);
 		case T_AlterTableStmt:
 			return is_temporary(((AlterTableStmt *) stmt)->relation);
 		case T_RenameStmt:
@@ -434,8 +438,6 @@ is_own(Node *stmt)
 		case T_ClusterStmt:
 		case T_ReindexStmt:
 		case T_RefreshMatViewStmt:
-			/* numbers, which are each replica's own */
-		case T_AlterSeqStmt:
 			/* the cluster's */
 		case T_AlterSystemStmt:
 		case T_CreateRoleStmt:

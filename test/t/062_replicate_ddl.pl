@@ -99,6 +99,8 @@ replicated('DROP TABLE odd.child', 'a table that goes');
 replicated('CREATE TABLE checked (i int CHECK (ofjoe(i) > 0), j int DEFAULT ofjoe(1)); DROP TABLE checked', 'what executes nothing');
 both(q[SELECT to_regclass('odd.child')], '', 'it is gone');
 
+replicated('ALTER SEQUENCE numbers OWNED BY other.n; ALTER SEQUENCE numbers OWNED BY NONE', 'what a sequence belongs to');
+
 # ---- what is refused, before anything is sent ----
 
 sub refused
@@ -119,7 +121,7 @@ refused($_, '0A000') for (
 	'ALTER TABLE acct ADD x now', 'ALTER TABLE acct ADD x serial', 'ALTER TABLE acct ADD x int GENERATED ALWAYS AS IDENTITY',
 	'ALTER TABLE acct ALTER n TYPE float8 USING random()', 'ALTER TABLE acct ALTER s TYPE name USING current_user',
 	'ALTER TABLE acct ADD x int; ALTER TABLE acct ADD z float8 DEFAULT random()',
-	'ALTER SEQUENCE numbers MAXVALUE 10', 'ALTER TABLE counted ALTER id RESTART', 'ALTER TABLE acct ADD CHECK (now() IS NOT NULL)',
+	'ALTER SEQUENCE numbers MAXVALUE 10', 'ALTER SEQUENCE numbers OWNED BY acct.n RESTART', 'ALTER TABLE counted ALTER id RESTART', 'ALTER TABLE acct ADD CHECK (now() IS NOT NULL)',
 	'CREATE DOMAIN d AS int CHECK (value < extract(epoch FROM now())); ALTER TABLE acct ADD x d', q[ALTER TYPE colour ADD VALUE 'blue'],
 	q[CREATE TYPE shape AS ENUM ('round'); CREATE TABLE by_shape (s shape) PARTITION BY HASH (s)], 'DROP EXTENSION pg_mip CASCADE',
 	'ALTER TABLE acct ADD CHECK (lies(id) > 0)', 'CREATE INDEX i ON acct (lies2(id))', 'CREATE INDEX i ON acct (ofjoe(id))',
