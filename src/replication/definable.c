@@ -35,6 +35,7 @@
 #include "base/rows.h"
 #include "mipt/catalog.h"
 #include "replication/definable.h"
+#include "replication/everywhere.h"
 #include "writeset/types.h"
 
 pg_noreturn static void
@@ -76,18 +77,21 @@ check_value(const RawStmt *raw, const char *command, Node *expression, TypeName 
 {
 	Query	   *query = parse_analyze_fixedparams(make_select(expression, type, relation), command, NULL, 0, NULL);
 
-	if (contain_mutable_functions((Node *) query->targetList))
-		refuse(raw, "Rows that are there would get values that are computed, and not by IMMUTABLE functions only.");
+	if (!mip_same_everywhere((Node *) query->targetList))
+		refuse(raw, "Rows that are there would get values that are computed, and not by IMMUTABLE functions only, or go by what each replica has chosen.");
 }
 
-/* A domain has one of its own. */
+/* A domain has one of its own, and checks it. */
 static void
-check_default_of_type(const RawStmt *raw, TypeName *type)
+check_default_of_type(const RawStmt *raw, TypeName *name)
 {
-	Node	   *value = get_typdefault(typenameTypeId(NULL, type));
+	Oid			type = typenameTypeId(NULL, name);
+	Node	   *value = get_typdefault(type);
 
-	if (value && contain_mutable_functions(value))
+	if (value && !mip_same_everywhere(value))
 		refuse(raw, "Rows that are there would get a domain's default, which is not the same everywhere.");
+	if (!(value ? mip_type_same_everywhere(type) : mip_null_same_everywhere(type)))
+		refuse(raw, "Whether rows that are there fit a domain's CHECK is not the same everywhere.");
 }
 
 static bool
@@ -284,102 +288,7 @@ check_event_trigger(Relation triggers, HeapTuple row, void *raw)
 		refuse(raw, psprintf("Event trigger \"%s\" would fire at each replica.", NameStr(trigger->evtname)));
 }
 
-/* ---- what has been defined ---- */
-
-static bool
-is_new(HeapTuple tuple)
-{
-	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-}
-
-pg_noreturn static void
-refuse_defined(const char *name, const char *detail)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot replicate \"%s\"", name),
-			 errdetail_internal("%s", detail)));
-	pg_unreachable();
-}
-
-static bool
-is_mutable(Relation constraints, HeapTuple tuple)
-{
-	bool		isnull;
-	Datum		check = heap_getattr(tuple, Anum_pg_constraint_conbin, RelationGetDescr(constraints), &isnull);
-
-	return !isnull && contain_mutable_functions(stringToNode(TextDatumGetCString(check)));
-}
-
-/* Rows that are there are looked at. */
-static void
-check_constraint(Relation constraints, HeapTuple row, void *arg)
-{
-	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
-
-	if (is_new(row) && form->contype == CONSTRAINT_CHECK && form->convalidated && is_mutable(constraints, row))
-		refuse_defined(NameStr(form->conname), "Whether rows that are there fit is not the same everywhere.");
-}
-
-static bool
-is_enum(Oid type, HTAB *seen)
-{
-	return get_typtype(type) == TYPTYPE_ENUM || stack_is_too_deep();
-}
-
-static bool
-goes_by_enum(PartitionKey key)
-{
-	HTAB	   *seen = mip_types_seen();
-	bool		result = false;
-
-	for (int i = 0; i < key->partnatts && !result; i++)
-		result = mip_any_type(key->parttypid[i], seen, is_enum);
-	hash_destroy(seen);
-	return result;
-}
-
-static void
-note_label(Relation labels, HeapTuple row, void *found)
-{
-	*(bool *) found |= is_new(row);
-}
-
-/* A label's hash is that of its OID; those that have come with a copy are the same. */
-static void
-check_partitioned(Relation tables, HeapTuple row, void *new_labels)
-{
-	Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(row);
-	Relation	rel;
-
-	if (form->partstrat != PARTITION_STRATEGY_HASH || !(is_new(row) || *(bool *) new_labels))
-		return;
-	rel = table_open(form->partrelid, AccessShareLock);
-	if (goes_by_enum(RelationGetPartitionKey(rel)))
-		refuse_defined(RelationGetRelationName(rel), "It is partitioned by the hash of an enum, which is another one at each replica.");
-	table_close(rel, AccessShareLock);
-}
-
-static void
-check_extension(void)
-{
-	if (!mipt_exists())
-		refuse_defined("pg_mip", "Without it nothing is replicated.");
-}
-
-void
-mip_check_defined(void)
-{
-	bool		new_labels = false;
-
-	CommandCounterIncrement();
-	check_extension();
-	mip_each_row(ConstraintRelationId, check_constraint, NULL);
-	mip_each_row(EnumRelationId, note_label, &new_labels);
-	mip_each_row(PartitionedRelationId, check_partitioned, &new_labels);
-}
-
-/* ---- before ---- */
+/* ---- a statement ---- */
 
 /* A name that PostgreSQL chooses depends on what there is, as indexes of this replica only. */
 static void

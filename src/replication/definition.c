@@ -30,6 +30,7 @@
 #include "base/locks.h"
 #include "base/settings.h"
 #include "replication/definable.h"
+#include "replication/defined.h"
 #include "replication/definition.h"
 #include "replication/executed.h"
 #include "replication/member.h"
@@ -178,6 +179,7 @@ execute(const Definition *definition, bool checked)
 	Oid			user;
 	int			context;
 	List	   *statements;
+	MipDefinedBefore *before;
 	ListCell   *lc;
 
 	GetUserIdAndSecContext(&user, &context);
@@ -188,11 +190,12 @@ execute(const Definition *definition, bool checked)
 				(errcode(ERRCODE_SYNTAX_ERROR),
 				 errmsg("there is no statement to be replicated")));
 	SPI_connect();
+	before = checked ? mip_defined_before() : NULL;
 	foreach(lc, statements)
 		execute_statement(lfirst_node(RawStmt, lc), definition->command, checked);
-	SPI_finish();
 	if (checked)
-		mip_check_defined();
+		mip_check_defined(before);
+	SPI_finish();
 	SetUserIdAndSecContext(user, context);
 	AtEOXact_GUC(false, level); /* nor stays what it has set itself */
 }

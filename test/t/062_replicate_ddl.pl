@@ -26,6 +26,8 @@ first_replica('a', q[
 	CREATE TABLE argument (n int) USING mip;
 	CREATE TABLE argument2 (n int) USING mip;
 	CREATE SCHEMA odd;
+	CREATE DOMAIN clock AS bigint CONSTRAINT ticks CHECK (value < extract(epoch FROM now()));
+	CREATE TABLE painted (c colour) USING mip;
 	CREATE TABLE written (n int) USING mip;
 	CREATE FUNCTION writes(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO written VALUES ($1); RETURN 1; END';
 	CREATE FUNCTION defines(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN CREATE TABLE nested (i int); RETURN 1; END';
@@ -101,6 +103,12 @@ both(q[SELECT to_regclass('odd.child')], '', 'it is gone');
 
 replicated('ALTER SEQUENCE numbers OWNED BY other.n; ALTER SEQUENCE numbers OWNED BY NONE', 'what a sequence belongs to');
 
+replicated(q[CREATE DOMAIN past AS date CHECK (value <= current_date);
+	CREATE TABLE person (id int PRIMARY KEY, born date CONSTRAINT was CHECK (born <= current_date), died past)], 'checks by the clock of what is new');
+replicated('ALTER TABLE person RENAME CONSTRAINT was TO has_been; ALTER TABLE person SET SCHEMA odd; ALTER DOMAIN past SET SCHEMA odd;
+	ALTER DOMAIN clock RENAME CONSTRAINT ticks TO tocks', '... which are moved');
+replicated('ALTER TABLE other ADD died odd.past; ALTER TABLE other DROP died', '... and that no NULL meets');
+
 # ---- what is refused, before anything is sent ----
 
 sub refused
@@ -122,7 +130,13 @@ refused($_, '0A000') for (
 	'ALTER TABLE acct ALTER n TYPE float8 USING random()', 'ALTER TABLE acct ALTER s TYPE name USING current_user',
 	'ALTER TABLE acct ADD x int; ALTER TABLE acct ADD z float8 DEFAULT random()',
 	'ALTER SEQUENCE numbers MAXVALUE 10', 'ALTER SEQUENCE numbers OWNED BY acct.n RESTART', 'ALTER TABLE counted ALTER id RESTART', 'ALTER TABLE acct ADD CHECK (now() IS NOT NULL)',
-	'CREATE DOMAIN d AS int CHECK (value < extract(epoch FROM now())); ALTER TABLE acct ADD x d', q[ALTER TYPE colour ADD VALUE 'blue'],
+	'CREATE DOMAIN d AS int CHECK (value < extract(epoch FROM now())); ALTER TABLE acct ADD x d DEFAULT 1',
+	'ALTER TABLE acct ADD x clock DEFAULT 1', 'ALTER TABLE acct ALTER n TYPE clock', 'ALTER TABLE acct ALTER s TYPE text USING (s::clock)::text',
+	'ALTER DOMAIN clock ADD CHECK (value < extract(epoch FROM now()))', 'CREATE INDEX i ON acct ((id::clock))',
+	q[ALTER TABLE acct ADD x oid DEFAULT 'acct'::regclass::oid], q[ALTER TABLE acct ADD x int DEFAULT hashenum('red'::colour)],
+	'ALTER TABLE acct ALTER s TYPE text USING ctid::text', 'ALTER TABLE acct ALTER s TYPE text USING xmin::text',
+	'ALTER TABLE acct ALTER s TYPE oid USING tableoid',
+	'ALTER TABLE painted ADD h int GENERATED ALWAYS AS (hashenum(c)) STORED', 'ALTER TABLE painted ADD CHECK (hashenum(c) > 0)', q[ALTER TYPE colour ADD VALUE 'blue'],
 	q[CREATE TYPE shape AS ENUM ('round'); CREATE TABLE by_shape (s shape) PARTITION BY HASH (s)], 'DROP EXTENSION pg_mip CASCADE',
 	'ALTER TABLE acct ADD CHECK (lies(id) > 0)', 'CREATE INDEX i ON acct (lies2(id))', 'CREATE INDEX i ON acct (ofjoe(id))',
 	'ALTER TABLE acct ADD CHECK (ofjoe(id) > 0)', 'ALTER TABLE acct ADD x int DEFAULT ofjoe(1)',
