@@ -116,6 +116,13 @@ typedef RelFileNode MipFileLocator;
 #define mip_same_vxid(a, b) ((a)->backend == (b)->backend && (a)->lxid == (b)->lxid)
 #endif
 
+/* ALTER TABLE ... ALTER COLUMN ... SET EXPRESSION */
+#if PG_VERSION_NUM >= 170000
+#define mip_sets_expression(subtype) ((subtype) == AT_SetExpression)
+#else
+#define mip_sets_expression(subtype) false
+#endif
+
 /* A process's number, by which GetPGProcByNumber finds it */
 #if PG_VERSION_NUM >= 170000
 #define mip_proc_number(proc) GetNumberFromPGProc(proc)

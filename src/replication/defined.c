@@ -100,8 +100,8 @@ stored_same_everywhere(Relation catalog, HeapTuple row, AttrNumber column)
 	return isnull || mip_same_everywhere(stringToNode(TextDatumGetCString(stored)));
 }
 
-static bool
-was_there(Oid relid)
+bool
+mip_was_there(Oid relid)
 {
 	Relation	rel = table_open(relid, AccessShareLock);
 	bool		result = rel->rd_createSubid == InvalidSubTransactionId;
@@ -117,7 +117,7 @@ looks_at_rows(const FormData_pg_constraint *form, const MipDefinedBefore *before
 {
 	return form->contype == CONSTRAINT_CHECK && form->convalidated &&
 		!list_member_oid(before->constraints, form->oid) &&
-		(OidIsValid(form->conrelid) ? was_there(form->conrelid) : list_member_oid(before->domains, form->contypid));
+		(OidIsValid(form->conrelid) ? mip_was_there(form->conrelid) : list_member_oid(before->domains, form->contypid));
 }
 
 static void
@@ -146,7 +146,7 @@ check_generated(Relation defaults, HeapTuple row, void *arg)
 {
 	Form_pg_attrdef form = (Form_pg_attrdef) GETSTRUCT(row);
 
-	if (is_new(row) && is_generated(form->adrelid, form->adnum) && was_there(form->adrelid) &&
+	if (is_new(row) && is_generated(form->adrelid, form->adnum) && mip_was_there(form->adrelid) &&
 		!stored_same_everywhere(defaults, row, Anum_pg_attrdef_adbin))
 		refuse_defined(get_attname(form->adrelid, form->adnum, false), "Rows that are there would get values that go by what each replica has chosen.");
 }

@@ -19,4 +19,7 @@ extern MipDefinedBefore *mip_defined_before(void);
  */
 extern void mip_check_defined(MipDefinedBefore *before);
 
+/* Is a table older than this transaction? Else a definition has made it, and it has no rows. */
+extern bool mip_was_there(Oid relid);
+
 #endif							/* MIP_REPLICATION_DEFINED_H */

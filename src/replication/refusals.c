@@ -374,6 +374,15 @@ grants_temporary(const GrantStmt *stmt)
 		all_are_temporary(stmt->objects);
 }
 
+/* An index that the partitioned table gets would take the partition's for its own. */
+static bool
+is_partition(const RangeVar *name)
+{
+	Oid			relid = RangeVarGetRelid(name, NoLock, true);
+
+	return OidIsValid(relid) && get_rel_relispartition(relid);
+}
+
 /*
  * Of what is temporary; numbers of a sequence; or an index that is for reading only. A row that does not fit into
  * that would stop this replica, so it takes who answers for the server.
@@ -410,7 +419,8 @@ defines_own(Node *stmt)
 			return ((RenameStmt *) stmt)->relation && is_temporary(((RenameStmt *) stmt)->relation);
 		case T_IndexStmt:
 			return is_temporary(((IndexStmt *) stmt)->relation) ||
-				(((IndexStmt *) stmt)->concurrent && !((IndexStmt *) stmt)->unique && superuser());
+				(((IndexStmt *) stmt)->concurrent && !((IndexStmt *) stmt)->unique && superuser() &&
+				 !is_partition(((IndexStmt *) stmt)->relation));
 		case T_DropStmt:
 			return drops_temporary((DropStmt *) stmt) ||
 				(((DropStmt *) stmt)->removeType == OBJECT_INDEX && ((DropStmt *) stmt)->concurrent &&

@@ -26,7 +26,17 @@ first_replica('a', q[
 	CREATE TABLE argument (n int) USING mip;
 	CREATE TABLE argument2 (n int) USING mip;
 	CREATE SCHEMA odd;
+	CREATE UNLOGGED TABLE unlogged (id int, n int);
+	CREATE TABLE parts (id int) PARTITION BY LIST (id);
+	CREATE UNLOGGED TABLE part PARTITION OF parts FOR VALUES IN (1);
+	CREATE DOMAIN positive AS int;
+	CREATE MATERIALIZED VIEW positives AS SELECT 1::positive AS i;
+	CREATE TABLE indexed (id int PRIMARY KEY, n int) PARTITION BY LIST (id);
+	CREATE INDEX indexed_n ON indexed (n);
+	CREATE TABLE keyed (id int PRIMARY KEY, n int) PARTITION BY LIST (id);
+	CREATE TABLE loose (id int PRIMARY KEY, n int) USING mip;
 	CREATE DOMAIN clock AS bigint CONSTRAINT ticks CHECK (value < extract(epoch FROM now()));
+	CREATE DOMAIN clock1 AS clock DEFAULT 1;
 	CREATE TABLE painted (c colour) USING mip;
 	CREATE TABLE written (n int) USING mip;
 	CREATE FUNCTION writes(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO written VALUES ($1); RETURN 1; END';
@@ -109,6 +119,11 @@ replicated('ALTER TABLE person RENAME CONSTRAINT was TO has_been; ALTER TABLE pe
 	ALTER DOMAIN clock RENAME CONSTRAINT ticks TO tocks', '... which are moved');
 replicated('ALTER TABLE other ADD died odd.past; ALTER TABLE other DROP died', '... and that no NULL meets');
 
+replicated('CREATE UNLOGGED TABLE u (i int); ALTER TABLE u ADD PRIMARY KEY (i); CREATE INDEX u_i ON u (i); ALTER TABLE unlogged RENAME n TO m;
+	ALTER DOMAIN positive SET DEFAULT 1', 'unlogged tables that are new, and what does not look at rows');
+replicated('CREATE TABLE copied (LIKE acct INCLUDING DEFAULTS); ALTER TABLE keyed ATTACH PARTITION loose FOR VALUES IN (2)',
+	'what indexes that are not unique have no part in');
+
 # ---- what is refused, before anything is sent ----
 
 sub refused
@@ -131,7 +146,7 @@ refused($_, '0A000') for (
 	'ALTER TABLE acct ADD x int; ALTER TABLE acct ADD z float8 DEFAULT random()',
 	'ALTER SEQUENCE numbers MAXVALUE 10', 'ALTER SEQUENCE numbers OWNED BY acct.n RESTART', 'ALTER TABLE counted ALTER id RESTART', 'ALTER TABLE acct ADD CHECK (now() IS NOT NULL)',
 	'CREATE DOMAIN d AS int CHECK (value < extract(epoch FROM now())); ALTER TABLE acct ADD x d DEFAULT 1',
-	'ALTER TABLE acct ADD x clock DEFAULT 1', 'ALTER TABLE acct ALTER n TYPE clock', 'ALTER TABLE acct ALTER s TYPE text USING (s::clock)::text',
+	'ALTER TABLE acct ADD x clock DEFAULT 1', 'ALTER TABLE acct ADD x clock1', 'ALTER TABLE acct ALTER n TYPE clock', 'ALTER TABLE acct ALTER s TYPE text USING (s::clock)::text',
 	'ALTER DOMAIN clock ADD CHECK (value < extract(epoch FROM now()))', 'CREATE INDEX i ON acct ((id::clock))',
 	q[ALTER TABLE acct ADD x oid DEFAULT 'acct'::regclass::oid], q[ALTER TABLE acct ADD x int DEFAULT hashenum('red'::colour)],
 	'ALTER TABLE acct ALTER s TYPE text USING ctid::text', 'ALTER TABLE acct ALTER s TYPE text USING xmin::text',
@@ -140,6 +155,10 @@ refused($_, '0A000') for (
 	q[CREATE TYPE shape AS ENUM ('round'); CREATE TABLE by_shape (s shape) PARTITION BY HASH (s)], 'DROP EXTENSION pg_mip CASCADE',
 	'ALTER TABLE acct ADD CHECK (lies(id) > 0)', 'CREATE INDEX i ON acct (lies2(id))', 'CREATE INDEX i ON acct (ofjoe(id))',
 	'ALTER TABLE acct ADD CHECK (ofjoe(id) > 0)', 'ALTER TABLE acct ADD x int DEFAULT ofjoe(1)',
+	'ALTER TABLE unlogged ADD UNIQUE (id)', 'ALTER TABLE unlogged ALTER n SET NOT NULL', 'ALTER TABLE parts ADD CHECK (id > 0)',
+	'CREATE INDEX i ON parts (id)', 'ALTER DOMAIN positive ADD CHECK (value > 0)', 'ALTER TABLE counted ALTER id TYPE smallint',
+	'CREATE TABLE x (LIKE acct INCLUDING ALL)', 'CREATE SCHEMA x CREATE TABLE x (LIKE public.acct INCLUDING INDEXES)',
+	'CREATE SCHEMA x CREATE TABLE x (i int) CREATE INDEX ON x (i)', 'ALTER TABLE indexed ATTACH PARTITION loose FOR VALUES IN (2)',
 	'CREATE INDEX ON acct (n)', 'CREATE UNIQUE INDEX computed_i ON computed (i)');
 refused('ALTER TABLE nowhere ADD x int', '42P01', 'a table that is not there');
 refused('CREATE TABLE x (', '42601', 'no SQL');
