@@ -260,8 +260,9 @@ release_locks(void)
 		LOCKTAG		tag;
 
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
-		while (mip_lock_held_by_me(&tag, RowExclusiveLock))
-			(void) LockRelease(&tag, RowExclusiveLock, false);
+		while (mip_lock_held_by_me(&tag, RowExclusiveLock) &&
+			   LockRelease(&tag, RowExclusiveLock, false))
+			;
 	}
 	CurrentResourceOwner = owner;
 	list_free(relations);

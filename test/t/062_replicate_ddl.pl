@@ -171,6 +171,9 @@ $ddl->sql('DROP TABLE other');
 $ddl->sql('BEGIN');
 refused('ALTER TABLE acct ADD x int', '25001', 'in a transaction block');
 $ddl->sql('ROLLBACK');
+$ddl->sql(q[CREATE FUNCTION pg_temp.locks() RETURNS text LANGUAGE plpgsql AS
+	$$ BEGIN UPDATE public.acct SET n = n WHERE false; RETURN 'CREATE TABLE x (i int)'; END $$]);
+$ddl->refused('SELECT mip.replicate_ddl(pg_temp.locks())', '25001', 'arguments that lock a table');
 $ddl->refused($_, 'MP006', $_) for (
 	q[SELECT 1, mip.replicate_ddl('ALTER TABLE acct ADD x int')],
 	q[DO $$ BEGIN PERFORM mip.replicate_ddl('ALTER TABLE acct ADD x int'); END $$]);
