@@ -484,6 +484,9 @@ mip_check_definable(const RawStmt *raw, const char *command)
 		refuse(raw, "An index that is built, or dropped, concurrently is each replica's own business.");
 	if (!defines(raw->stmt))
 		refuse(raw, "It does not define anything, or what it leaves may not be the same at all replicas.");
+	if (IsA(raw->stmt, AlterExtensionContentsStmt) &&
+		strcmp(((AlterExtensionContentsStmt *) raw->stmt)->extname, "pg_mip") == 0)
+		refuse(raw, "What is in pg_mip, its updates say.");
 	if (IsA(raw->stmt, AlterDomainStmt))
 		check_alter_domain(unconstify(RawStmt *, raw), (AlterDomainStmt *) raw->stmt);
 	if (IsA(raw->stmt, AlterTableStmt))

@@ -14,14 +14,18 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_attrdef.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_enum.h"
+#include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_partitioned_table.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/partcache.h"
@@ -206,11 +210,61 @@ check_partitioned(Relation tables, HeapTuple row, void *new_labels)
 	table_close(rel, AccessShareLock);
 }
 
+/* ---- pg_mip itself ---- */
+
+static bool
+is_strongly_locked(Oid relid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	for (LOCKMODE mode = ShareUpdateExclusiveLock; mode <= AccessExclusiveLock; mode++)
+	{
+		if (mip_lock_held_by_me(&tag, mode))
+			return true;
+	}
+	return false;
+}
+
+static void
+check_own_table(Relation classes, HeapTuple row, void *schema)
+{
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+	if (form->relnamespace == *(Oid *) schema && is_strongly_locked(form->oid))
+		refuse_defined(NameStr(form->relname), "Replicas are kept the same by what is in schema \"mip\".");
+}
+
+static void
+check_own_function(Relation functions, HeapTuple row, void *schema)
+{
+	Form_pg_proc form = (Form_pg_proc) GETSTRUCT(row);
+
+	if (form->pronamespace == *(Oid *) schema && is_new(row))
+		refuse_defined(NameStr(form->proname), "Replicas are kept the same by what is in schema \"mip\".");
+}
+
+static void
+note_update(Relation extensions, HeapTuple row, void *updated)
+{
+	if (strcmp(NameStr(((Form_pg_extension) GETSTRUCT(row))->extname), "pg_mip") == 0)
+		*(bool *) updated = is_new(row);
+}
+
+/* Only an update of the extension changes it. */
 static void
 check_extension(void)
 {
-	if (!mipt_exists())
+	Oid			schema = get_namespace_oid("mip", true);
+	bool		updated = false;
+
+	if (!mipt_exists() || !OidIsValid(schema))
 		refuse_defined("pg_mip", "Without it nothing is replicated.");
+	mip_each_row(ExtensionRelationId, note_update, &updated);
+	if (updated)
+		return;
+	mip_each_row(RelationRelationId, check_own_table, &schema);
+	mip_each_row(ProcedureRelationId, check_own_function, &schema);
 }
 
 void

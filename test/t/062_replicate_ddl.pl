@@ -36,7 +36,7 @@ first_replica('a', q[
 	CREATE TABLE keyed (id int PRIMARY KEY, n int) PARTITION BY LIST (id);
 	CREATE TABLE loose (id int PRIMARY KEY, n int) USING mip;
 	CREATE DOMAIN clock AS bigint CONSTRAINT ticks CHECK (value < extract(epoch FROM now()));
-	CREATE DOMAIN clock1 AS clock DEFAULT 1;
+	CREATE DOMAIN clock1 AS bigint DEFAULT 1 CHECK (value < extract(epoch FROM now()));
 	CREATE TABLE painted (c colour) USING mip;
 	CREATE TABLE written (n int) USING mip;
 	CREATE FUNCTION writes(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN INSERT INTO written VALUES ($1); RETURN 1; END';
@@ -152,7 +152,10 @@ refused($_, '0A000') for (
 	'ALTER TABLE acct ALTER s TYPE text USING ctid::text', 'ALTER TABLE acct ALTER s TYPE text USING xmin::text',
 	'ALTER TABLE acct ALTER s TYPE oid USING tableoid',
 	'ALTER TABLE painted ADD h int GENERATED ALWAYS AS (hashenum(c)) STORED', 'ALTER TABLE painted ADD CHECK (hashenum(c) > 0)', q[ALTER TYPE colour ADD VALUE 'blue'],
-	q[CREATE TYPE shape AS ENUM ('round'); CREATE TABLE by_shape (s shape) PARTITION BY HASH (s)], 'DROP EXTENSION pg_mip CASCADE',
+	q[CREATE TYPE shape AS ENUM ('round'); CREATE TABLE by_shape (s shape) PARTITION BY HASH (s)], 'DROP EXTENSION pg_mip CASCADE', 'ALTER SCHEMA mip RENAME TO mip2',
+	'ALTER EXTENSION pg_mip DROP FUNCTION mip.replica_take(bigint, int)', 'ALTER TABLE mip.applied ADD x int',
+	'CREATE TRIGGER x BEFORE INSERT ON mip.applied EXECUTE FUNCTION suppress_redundant_updates_trigger()',
+	'ALTER FUNCTION mip.wait_for(bigint) RENAME TO x',
 	'ALTER TABLE acct ADD CHECK (lies(id) > 0)', 'CREATE INDEX i ON acct (lies2(id))', 'CREATE INDEX i ON acct (ofjoe(id))',
 	'ALTER TABLE acct ADD CHECK (ofjoe(id) > 0)', 'ALTER TABLE acct ADD x int DEFAULT ofjoe(1)',
 	'ALTER TABLE unlogged ADD UNIQUE (id)', 'ALTER TABLE unlogged ALTER n SET NOT NULL', 'ALTER TABLE parts ADD CHECK (id > 0)',
