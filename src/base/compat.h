@@ -116,11 +116,11 @@ typedef RelFileNode MipFileLocator;
 #define mip_same_vxid(a, b) ((a)->backend == (b)->backend && (a)->lxid == (b)->lxid)
 #endif
 
-/* Whose temporary schema this is, or NULL */
+/* ALTER TABLE ... ALTER COLUMN ... SET EXPRESSION */
 #if PG_VERSION_NUM >= 170000
-#define mip_temporary_schema_proc(schema) ProcNumberGetProc(GetTempNamespaceProcNumber(schema))
+#define mip_sets_expression(subtype) ((subtype) == AT_SetExpression)
 #else
-#define mip_temporary_schema_proc(schema) BackendIdGetProc(GetTempNamespaceBackendId(schema))
+#define mip_sets_expression(subtype) false
 #endif
 
 /* A process's number, by which GetPGProcByNumber finds it */

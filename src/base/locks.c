@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "catalog/pg_largeobject.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
@@ -257,4 +258,23 @@ mip_own_advisory_locks(void)
 	foreach(lc, locks)
 		count_owners(lfirst(lc));
 	return locks;
+}
+
+/* ---- any lock ---- */
+
+/* Weak ones, which need not be in the lock table, too */
+bool
+mip_own_table_lock(void)
+{
+	LockData   *locks = GetLockStatusData();
+
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *entry = &locks->locks[i];
+
+		if (entry->pid == MyProcPid && entry->locktag.locktag_type == LOCKTAG_RELATION &&
+			entry->locktag.locktag_field2 >= FirstNormalObjectId)
+			return true;
+	}
+	return false;
 }

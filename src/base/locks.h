@@ -45,6 +45,9 @@ extern LOCKMODE mip_own_strong_lock(LOCKTAG *tag);
  */
 extern List *mip_own_written_tables(void);
 
+/* Has this backend's transaction a lock, in whatever mode, on a table that is no catalog? */
+extern bool mip_own_table_lock(void);
+
 /* The advisory locks that this backend has, of MipOwnLock, in their order */
 extern List *mip_own_advisory_locks(void);
 extern int	mip_compare_own_locks(const MipOwnLock *a, const MipOwnLock *b);

@@ -17,6 +17,7 @@
 #include "utils/builtins.h"
 #include "utils/uuid.h"
 
+#include "base/locks.h"
 #include "base/preload.h"
 #include "replication/member.h"
 #include "replication/message.h"
@@ -181,10 +182,11 @@ static void
 require_own_transaction(FunctionCallInfo fcinfo)
 {
 	mip_require_sole(fcinfo, "mip.replicate_ddl");
-	if (IsTransactionBlock() || TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	if (IsTransactionBlock() || TransactionIdIsValid(GetTopTransactionIdIfAny()) || mip_own_table_lock())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s cannot run inside a transaction block", "mip.replicate_ddl"),
+				 errdetail("Nor behind anything else in a pipeline, or by its arguments, that has a table locked."),
 				 errhint("Give it all statements that belong together.")));
 }
 

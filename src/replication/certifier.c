@@ -52,7 +52,8 @@ struct MipCertifier
 	uint64		floor;			/* what is remembered is behind it */
 	uint64		changed;		/* position of the last transaction that
 								 * stays, or 0 */
-	uint64		defined;		/* position of the last definition, or 0 */
+	uint64		defined;		/* position of the last definition that stays,
+								 * or 0 */
 	uint64		nkeys;			/* that came behind the floor */
 	uint32	   *counts;			/* of keys, of the positions behind the floor,
 								 * in a ring of `window` */
@@ -191,21 +192,22 @@ note(MipCertifier *certifier, uint64 hash, uint8 mode)
 }
 
 void
-mip_certifier_add(MipCertifier *certifier, const MipMessage *message, const MipwSet *set)
+mip_certifier_add(MipCertifier *certifier, const MipMessage *message, const MipwSet *set, bool stays)
 {
-	bool		of_family = message->kind == MIP_MESSAGE_FENCE || (set && message->kind == MIP_MESSAGE_REQUEST);
-	uint32		nkeys = (set ? set->nkeys + 1 : 0) + of_family;
+	bool		writes = set && stays;
+	bool		of_family = message->kind == MIP_MESSAGE_FENCE || (writes && message->kind == MIP_MESSAGE_REQUEST);
+	uint32		nkeys = (writes ? set->nkeys + 1 : 0) + of_family;
 
 	raise_floor(certifier, nkeys);
 	sweep(certifier);
 	certifier->position++;
 	certifier->nkeys += nkeys;
 	*count_of(certifier, certifier->position) = nkeys;
-	if (message->kind == MIP_MESSAGE_DEFINITION)
+	if (message->kind == MIP_MESSAGE_DEFINITION && stays)
 		certifier->defined = certifier->position;
 	if (of_family)
 		note(certifier, key_of_family(message), message->kind == MIP_MESSAGE_FENCE ? MIPW_R : MIPW_K);
-	if (set == NULL)
+	if (!writes)
 		return;
 	certifier->changed = certifier->position;
 	note(certifier, key_of_id(&message->id), MIPW_K);

@@ -22,7 +22,7 @@ extern MipCertifier *mip_certifier_create(const MipLogSettings *settings, uint64
  * May the transaction stay? A request's unless there is another one of its family, or a fence, that it does not know
  * of. True unless what it has written, or claims, or refers to, has
  * been changed by one that is certified and that it does not know of; or it knows of less
- * than is remembered; or it began to change something before a definition. A definition,
+ * than is remembered; or it began to change something before a definition that stays. A definition,
  * which no `set` goes with, stays if nothing at all is changed that it does not know of: then
  * it does what it did where it was tried out.
  */
@@ -30,11 +30,10 @@ extern bool mip_certify(const MipCertifier *certifier, const MipMessage *message
 						const MipwSet *set);
 
 /*
- * The next position is decided: of a transaction that stays `set` is what it has written,
- * else NULL. A definition counts even if it does not stay: so who has to go because of it is
- * known as soon as it is received.
+ * The next position is decided: `set` is what a transaction has written, NULL that of other messages.
+ * What does not stay counts for nothing but its position.
  */
 extern void mip_certifier_add(MipCertifier *certifier, const MipMessage *message,
-							  const MipwSet *set);
+							  const MipwSet *set, bool stays);
 
 #endif							/* MIP_REPLICATION_CERTIFIER_H */

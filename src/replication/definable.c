@@ -12,29 +12,27 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/table.h"
-#include "access/xact.h"
+#include "access/relation.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_constraint.h"
-#include "catalog/pg_enum.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_event_trigger.h"
-#include "catalog/pg_partitioned_table.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
-#include "optimizer/optimizer.h"
 #include "parser/analyze.h"
 #include "parser/parse_type.h"
 #include "tcop/utility.h"
-#include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/partcache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/rows.h"
-#include "mipt/catalog.h"
 #include "replication/definable.h"
+#include "replication/defined.h"
+#include "replication/everywhere.h"
 #include "writeset/types.h"
 
 pg_noreturn static void
@@ -76,18 +74,21 @@ check_value(const RawStmt *raw, const char *command, Node *expression, TypeName 
 {
 	Query	   *query = parse_analyze_fixedparams(make_select(expression, type, relation), command, NULL, 0, NULL);
 
-	if (contain_mutable_functions((Node *) query->targetList))
-		refuse(raw, "Rows that are there would get values that are computed, and not by IMMUTABLE functions only.");
+	if (!mip_same_everywhere((Node *) query->targetList))
+		refuse(raw, "Rows that are there would get values that are computed, and not by IMMUTABLE functions only, or go by what each replica has chosen.");
 }
 
-/* A domain has one of its own. */
+/* A domain has one of its own, and checks it. */
 static void
-check_default_of_type(const RawStmt *raw, TypeName *type)
+check_default_of_type(const RawStmt *raw, TypeName *name)
 {
-	Node	   *value = get_typdefault(typenameTypeId(NULL, type));
+	Oid			type = typenameTypeId(NULL, name);
+	Node	   *value = get_typdefault(type);
 
-	if (value && contain_mutable_functions(value))
+	if (value && !mip_same_everywhere(value))
 		refuse(raw, "Rows that are there would get a domain's default, which is not the same everywhere.");
+	if (!(value ? mip_type_same_everywhere(type) : mip_null_same_everywhere(type)))
+		refuse(raw, "Whether rows that are there fit a domain's CHECK is not the same everywhere.");
 }
 
 static bool
@@ -128,11 +129,28 @@ check_added_column(const RawStmt *raw, const char *command, ColumnDef *column)
 		check_default_of_type(raw, column->typeName);
 }
 
+/* Those of an identity column are its sequence's. */
+static bool
+narrows_numbers(Oid relid, const char *column, Oid type)
+{
+	HeapTuple	tuple = SearchSysCacheAttName(relid, column);
+	Form_pg_attribute form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_attribute) GETSTRUCT(tuple);
+	result = form->attidentity && get_typlen(type) < form->attlen;
+	ReleaseSysCache(tuple);
+	return result;
+}
+
 static void
 check_altered_type(const RawStmt *raw, const char *command, RangeVar *relation, AlterTableCmd *cmd)
 {
 	ColumnDef  *column = castNode(ColumnDef, cmd->def);
 	Node	   *value = column->raw_default;	/* USING */
+	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
 
 	if (value == NULL)
 	{
@@ -142,8 +160,144 @@ check_altered_type(const RawStmt *raw, const char *command, RangeVar *relation, 
 		ref->location = -1;
 		value = (Node *) ref;
 	}
-	if (OidIsValid(RangeVarGetRelid(relation, NoLock, true)))
-		check_value(raw, command, value, column->typeName, relation);
+	if (!OidIsValid(relid))
+		return;
+	check_value(raw, command, value, column->typeName, relation);
+	if (narrows_numbers(relid, cmd->name, typenameTypeId(NULL, column->typeName)))
+		refuse(raw, "Numbers are each replica's own, and one of them may be too large.");
+}
+
+/* ---- rows that are each replica's own ---- */
+
+/* Or has a partition, or child, that is */
+static bool
+has_own_rows(const RangeVar *relation)
+{
+	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
+	ListCell   *lc;
+
+	if (!OidIsValid(relid))
+		return false;
+	if (get_rel_relkind(relid) == RELKIND_MATVIEW)
+		return true;
+	foreach(lc, find_all_inheritors(relid, AccessShareLock, NULL))
+	{
+		if (get_rel_persistence(lfirst_oid(lc)) != RELPERSISTENCE_PERMANENT && mip_was_there(lfirst_oid(lc)))
+			return true;
+	}
+	return false;
+}
+
+static bool
+looks_at_rows(AlterTableType subtype)
+{
+	switch (subtype)
+	{
+		case AT_AddColumn:
+		case AT_AddConstraint:
+		case AT_AddIndexConstraint:
+		case AT_AlterColumnType:
+		case AT_AttachPartition:
+		case AT_SetNotNull:
+		case AT_ValidateConstraint:
+			return true;
+		default:
+			return mip_sets_expression(subtype);
+	}
+}
+
+static void
+check_own_rows(const RawStmt *raw, const RangeVar *relation, const AlterTableCmd *cmd)
+{
+	if (!looks_at_rows(cmd->subtype))
+		return;
+	if (has_own_rows(relation) ||
+		(cmd->subtype == AT_AttachPartition && has_own_rows(((PartitionCmd *) cmd->def)->name)))
+		refuse(raw, "It looks at rows of an unlogged table, which are each replica's own.");
+}
+
+/* What a search looks for: visitors of types know nothing else. */
+static Oid	domain;
+
+static bool
+is_domain(Oid type, HTAB *seen)
+{
+	return type == domain || stack_is_too_deep();
+}
+
+static void
+check_no_domain(Relation classes, HeapTuple row, void *raw)
+{
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+	HTAB	   *seen;
+	Relation	rel;
+
+	if (form->relkind != RELKIND_MATVIEW &&
+		!(form->relkind == RELKIND_RELATION && form->relpersistence == RELPERSISTENCE_UNLOGGED))
+		return;
+	rel = relation_open(form->oid, AccessShareLock);
+	seen = mip_types_seen();
+	if (mip_any_column_type(RelationGetDescr(rel), seen, is_domain))
+		refuse(raw, psprintf("It looks at rows of \"%s\", which are each replica's own.", RelationGetRelationName(rel)));
+	hash_destroy(seen);
+	relation_close(rel, AccessShareLock);
+}
+
+/* ADD a check, SET NOT NULL, VALIDATE */
+static void
+check_alter_domain(RawStmt *raw, const AlterDomainStmt *stmt)
+{
+	if (strchr("COV", stmt->subtype) == NULL)
+		return;
+	domain = typenameTypeId(NULL, makeTypeNameFromNameList(stmt->typeName));
+	mip_each_row(RelationRelationId, check_no_domain, raw);
+}
+
+/* ---- indexes that are each replica's own ---- */
+
+static void
+check_like(const RawStmt *raw, const CreateStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->tableElts)
+	{
+		if (IsA(lfirst(lc), TableLikeClause) && (((TableLikeClause *) lfirst(lc))->options & CREATE_TABLE_LIKE_INDEXES))
+			refuse(raw, "Indexes that are each replica's own would be copied, too: say what else is to be copied, and create them.");
+	}
+}
+
+static bool
+is_unique(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = ((Form_pg_index) GETSTRUCT(tuple))->indisunique;
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/* One of the partition's that is like it would become a part of it. */
+static void
+check_attached(const RawStmt *raw, const RangeVar *relation)
+{
+	Oid			relid = RangeVarGetRelid(relation, AccessShareLock, true);
+	Relation	rel;
+	ListCell   *lc;
+
+	if (!OidIsValid(relid))
+		return;
+	rel = relation_open(relid, NoLock);
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		if (!is_unique(lfirst_oid(lc)))
+			refuse(raw, psprintf("An index that is each replica's own might become a part of \"%s\": create the partition by PARTITION OF.",
+								 get_rel_name(lfirst_oid(lc))));
+	}
+	relation_close(rel, NoLock);
 }
 
 static void
@@ -155,6 +309,8 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 	{
 		AlterTableCmd *cmd = lfirst_node(AlterTableCmd, lc);
 
+		if (stmt->objtype == OBJECT_TABLE)
+			check_own_rows(raw, stmt->relation, cmd);
 		switch (cmd->subtype)
 		{
 			case AT_AddColumn:
@@ -164,6 +320,10 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 			case AT_AlterColumnType:
 				if (stmt->objtype == OBJECT_TABLE)
 					check_altered_type(raw, command, stmt->relation, cmd);
+				break;
+			case AT_AttachPartition:
+				if (stmt->objtype == OBJECT_TABLE)
+					check_attached(raw, stmt->relation);
 				break;
 			case AT_SetIdentity:
 				refuse(raw, "Numbers are each replica's own: use ALTER SEQUENCE at each.");
@@ -177,6 +337,23 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 }
 
 /* ---- statements ---- */
+
+static int
+count_owners(const AlterSeqStmt *stmt)
+{
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, stmt->options)
+		n += strcmp(lfirst_node(DefElem, lc)->defname, "owned_by") == 0;
+	return n;
+}
+
+bool
+mip_changes_numbers(const AlterSeqStmt *stmt)
+{
+	return count_owners(stmt) == 0;
+}
 
 static bool
 is_each_replicas_own(Node *stmt)
@@ -204,6 +381,7 @@ defines(Node *stmt)
 		case T_AlterOperatorStmt:
 		case T_AlterOwnerStmt:
 		case T_AlterPolicyStmt:
+		case T_AlterSeqStmt:
 		case T_AlterStatsStmt:
 		case T_AlterTableStmt:
 		case T_AlterTSConfigurationStmt:
@@ -266,114 +444,32 @@ check_event_trigger(Relation triggers, HeapTuple row, void *raw)
 		refuse(raw, psprintf("Event trigger \"%s\" would fire at each replica.", NameStr(trigger->evtname)));
 }
 
-/* ---- what has been defined ---- */
-
-static bool
-is_new(HeapTuple tuple)
-{
-	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-}
-
-pg_noreturn static void
-refuse_defined(const char *name, const char *detail)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot replicate \"%s\"", name),
-			 errdetail_internal("%s", detail)));
-	pg_unreachable();
-}
-
-static bool
-is_mutable(Relation constraints, HeapTuple tuple)
-{
-	bool		isnull;
-	Datum		check = heap_getattr(tuple, Anum_pg_constraint_conbin, RelationGetDescr(constraints), &isnull);
-
-	return !isnull && contain_mutable_functions(stringToNode(TextDatumGetCString(check)));
-}
-
-/* Rows that are there are looked at. */
-static void
-check_constraint(Relation constraints, HeapTuple row, void *arg)
-{
-	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
-
-	if (is_new(row) && form->contype == CONSTRAINT_CHECK && form->convalidated && is_mutable(constraints, row))
-		refuse_defined(NameStr(form->conname), "Whether rows that are there fit is not the same everywhere.");
-}
-
-static bool
-is_enum(Oid type, HTAB *seen)
-{
-	return get_typtype(type) == TYPTYPE_ENUM || stack_is_too_deep();
-}
-
-static bool
-goes_by_enum(PartitionKey key)
-{
-	HTAB	   *seen = mip_types_seen();
-	bool		result = false;
-
-	for (int i = 0; i < key->partnatts && !result; i++)
-		result = mip_any_type(key->parttypid[i], seen, is_enum);
-	hash_destroy(seen);
-	return result;
-}
-
-static void
-note_label(Relation labels, HeapTuple row, void *found)
-{
-	*(bool *) found |= is_new(row);
-}
-
-/* A label's hash is that of its OID; those that have come with a copy are the same. */
-static void
-check_partitioned(Relation tables, HeapTuple row, void *new_labels)
-{
-	Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(row);
-	Relation	rel;
-
-	if (form->partstrat != PARTITION_STRATEGY_HASH || !(is_new(row) || *(bool *) new_labels))
-		return;
-	rel = table_open(form->partrelid, AccessShareLock);
-	if (goes_by_enum(RelationGetPartitionKey(rel)))
-		refuse_defined(RelationGetRelationName(rel), "It is partitioned by the hash of an enum, which is another one at each replica.");
-	table_close(rel, AccessShareLock);
-}
-
-static void
-check_extension(void)
-{
-	if (!mipt_exists())
-		refuse_defined("pg_mip", "Without it nothing is replicated.");
-}
-
-void
-mip_check_defined(void)
-{
-	bool		new_labels = false;
-
-	CommandCounterIncrement();
-	check_extension();
-	mip_each_row(ConstraintRelationId, check_constraint, NULL);
-	mip_each_row(EnumRelationId, note_label, &new_labels);
-	mip_each_row(PartitionedRelationId, check_partitioned, &new_labels);
-}
-
-/* ---- before ---- */
+/* ---- a statement ---- */
 
 /* A name that PostgreSQL chooses depends on what there is, as indexes of this replica only. */
 static void
 check_index(const RawStmt *raw, const IndexStmt *stmt)
 {
-	Oid			relid = RangeVarGetRelid(stmt->relation, NoLock, true);
-
 	if (stmt->idxname == NULL)
 		refuse(raw, "Give the index a name, so that it is the same everywhere.");
-	if (OidIsValid(relid) && (get_rel_relkind(relid) == RELKIND_MATVIEW ||
-							  get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT))
+	if (has_own_rows(stmt->relation))
 		refuse(raw, "What it is on is each replica's own.");
+}
+
+/* By CREATE SCHEMA, too */
+static void
+check_created(const RawStmt *raw, Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, CreateStmt))
+		check_like(raw, (CreateStmt *) stmt);
+	if (IsA(stmt, IndexStmt))
+		check_index(raw, (IndexStmt *) stmt);
+	if (!IsA(stmt, CreateSchemaStmt))
+		return;
+	foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
+		check_created(raw, lfirst(lc));
 }
 
 void
@@ -381,14 +477,19 @@ mip_check_definable(const RawStmt *raw, const char *command)
 {
 	if (!is_of_event_triggers(raw->stmt))
 		mip_each_row(EventTriggerRelationId, check_event_trigger, unconstify(RawStmt *, raw));
-	if (IsA(raw->stmt, AlterSeqStmt))
+	if (IsA(raw->stmt, AlterSeqStmt) &&
+		count_owners((AlterSeqStmt *) raw->stmt) < list_length(((AlterSeqStmt *) raw->stmt)->options))
 		refuse(raw, "Numbers are each replica's own: alter the sequence at each.");
 	if (is_each_replicas_own(raw->stmt))
 		refuse(raw, "An index that is built, or dropped, concurrently is each replica's own business.");
 	if (!defines(raw->stmt))
 		refuse(raw, "It does not define anything, or what it leaves may not be the same at all replicas.");
-	if (IsA(raw->stmt, IndexStmt))
-		check_index(raw, (IndexStmt *) raw->stmt);
+	if (IsA(raw->stmt, AlterExtensionContentsStmt) &&
+		strcmp(((AlterExtensionContentsStmt *) raw->stmt)->extname, "pg_mip") == 0)
+		refuse(raw, "What is in pg_mip, its updates say.");
+	if (IsA(raw->stmt, AlterDomainStmt))
+		check_alter_domain(unconstify(RawStmt *, raw), (AlterDomainStmt *) raw->stmt);
 	if (IsA(raw->stmt, AlterTableStmt))
 		check_alter_table(raw, command, (AlterTableStmt *) raw->stmt);
+	check_created(raw, raw->stmt);
 }

@@ -16,7 +16,7 @@
  */
 extern void mip_check_definable(const RawStmt *raw, const char *command);
 
-/* The same of what has been executed since the current transaction, or subtransaction, began. */
-extern void mip_check_defined(void);
+/* Nothing but numbers of the sequence, which are each replica's own, and not what it belongs to? */
+extern bool mip_changes_numbers(const AlterSeqStmt *stmt);
 
 #endif							/* MIP_REPLICATION_DEFINABLE_H */

@@ -30,9 +30,11 @@
 #include "base/locks.h"
 #include "base/settings.h"
 #include "replication/definable.h"
+#include "replication/defined.h"
 #include "replication/definition.h"
+#include "replication/executed.h"
 #include "replication/member.h"
-#include "replication/way.h"
+#include "replication/temporary.h"
 
 /* What a definition may be understood by */
 static const char *const meaningful[] = {
@@ -162,6 +164,7 @@ execute_statement(const RawStmt *raw, const char *command, bool checked)
 
 	if (checked)
 		mip_check_definable(raw, command);
+	mip_executed_statement();
 	result = SPI_execute(statement, false, 0);
 	if (result < 0)
 		elog(ERROR, "a definition cannot be executed: %s", SPI_result_code_string(result));
@@ -176,6 +179,7 @@ execute(const Definition *definition, bool checked)
 	Oid			user;
 	int			context;
 	List	   *statements;
+	MipDefinedBefore *before;
 	ListCell   *lc;
 
 	GetUserIdAndSecContext(&user, &context);
@@ -186,11 +190,12 @@ execute(const Definition *definition, bool checked)
 				(errcode(ERRCODE_SYNTAX_ERROR),
 				 errmsg("there is no statement to be replicated")));
 	SPI_connect();
+	before = checked ? mip_defined_before() : NULL;
 	foreach(lc, statements)
 		execute_statement(lfirst_node(RawStmt, lc), definition->command, checked);
-	SPI_finish();
 	if (checked)
-		mip_check_defined();
+		mip_check_defined(before);
+	SPI_finish();
 	SetUserIdAndSecContext(user, context);
 	AtEOXact_GUC(false, level); /* nor stays what it has set itself */
 }
@@ -207,6 +212,7 @@ attempt(const Definition *definition, bool stays)
 	ErrorData  *volatile error = NULL;
 
 	BeginInternalSubTransaction(NULL);
+	mip_executed_begin(!stays);
 	PG_TRY();
 	{
 		execute(definition, !stays);
@@ -218,6 +224,7 @@ attempt(const Definition *definition, bool stays)
 		FlushErrorState();
 	}
 	PG_END_TRY();
+	mip_executed_end();
 	if (stays && error == NULL)
 		ReleaseCurrentSubTransaction();
 	else
@@ -253,8 +260,9 @@ release_locks(void)
 		LOCKTAG		tag;
 
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
-		while (mip_lock_held_by_me(&tag, RowExclusiveLock))
-			(void) LockRelease(&tag, RowExclusiveLock, false);
+		while (mip_lock_held_by_me(&tag, RowExclusiveLock) &&
+			   LockRelease(&tag, RowExclusiveLock, false))
+			;
 	}
 	CurrentResourceOwner = owner;
 	list_free(relations);
@@ -283,10 +291,6 @@ mip_definition_make(const char *command)
 
 /* ---- where it is applied ---- */
 
-/*
- * What is temporary here may depend on what is to be changed, and keeps it as it is: a view of
- * a table. It comes after what is ordered; with its session it goes.
- */
 static bool
 may_be_kept_by_temporary(const ErrorData *error)
 {
@@ -309,10 +313,12 @@ mip_definition_execute(const MipMessage *message)
 
 	error_context_stack = &context;
 	error = attempt(&definition, true);
+	if (error && may_be_kept_by_temporary(error))
+	{
+		mip_temporary_clear();
+		error = attempt(&definition, true);
+	}
 	error_context_stack = context.previous;
-	if (error == NULL)
-		return;
-	if (may_be_kept_by_temporary(error))
-		mip_end_temporary_sessions();
-	ReThrowError(error);
+	if (error)
+		ReThrowError(error);
 }

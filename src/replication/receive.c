@@ -457,7 +457,7 @@ static const char *
 receive_first(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
 	receive_settings(message, false);
-	mip_certifier_add(me.certifier, message, NULL);
+	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	position->history = history_behind(me.history, position, bytes);
 	book(position, MIP_REPLICATION_TOLD);
 	return "settings";
@@ -467,7 +467,7 @@ static const char *
 receive_news(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
 	require_certifier();
-	mip_certifier_add(me.certifier, message, NULL);
+	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	me.news = mip_peers_receive(message);
 	position->history = history_behind(me.history, position, bytes);
 	book(position, MIP_REPLICATION_TOLD);
@@ -483,7 +483,7 @@ receive_transaction(const MipMessage *message, MipPosition *position, const byte
 	set = open_writeset(message);
 	position->certified = mip_certify(me.certifier, message, set);
 	position->history = history_behind(me.history, position, bytes);
-	mip_certifier_add(me.certifier, message, position->certified ? set : NULL);
+	mip_certifier_add(me.certifier, message, set, position->certified);
 	if (!position->certified)
 	{
 		(void) tell_own(&message->id, position);
@@ -516,7 +516,7 @@ receive_fence(const MipMessage *message, MipPosition *position, const bytea *byt
 	mip_deciding_begin(message);
 	mip_request_apply(message);
 	position->history = history_behind(me.history, position, bytes);
-	mip_certifier_add(me.certifier, message, NULL);
+	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	tell_when_done(message);
 	book(position, MIP_REPLICATION_TOLD);
 	return "told";
@@ -531,7 +531,7 @@ receive_definition(const MipMessage *message, MipPosition *position, const bytea
 	if (position->certified)
 		define(message);
 	position->history = history_behind(me.history, position, bytes);
-	mip_certifier_add(me.certifier, message, NULL);
+	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	tell_when_done(message);
 	book(position, position->certified ? MIP_REPLICATION_APPLIED : MIP_REPLICATION_REFUSED);
 	return position->certified ? "applied" : "refused";
@@ -548,7 +548,8 @@ receive_again(const MipMessage *message, const bytea *bytes)
 	check_written(&position, bytes);
 	if (message->kind == MIP_MESSAGE_SETTINGS)
 		receive_settings(message, true);
-	mip_certifier_add(me.certifier, message, position.certified && message->writeset ? open_writeset(message) : NULL);
+	mip_certifier_add(me.certifier, message, position.certified && message->writeset ? open_writeset(message) : NULL,
+					  position.certified);
 	me.history = position.history;
 	return "loaded";
 }

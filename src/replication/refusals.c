@@ -41,6 +41,8 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "mipt/catalog.h"
+#include "replication/definable.h"
+#include "replication/executed.h"
 #include "replication/member.h"
 #include "replication/refusals.h"
 #include "replication/trust.h"
@@ -144,6 +146,7 @@ mip_replica_check_plan(const PlannedStmt *stmt)
 {
 	ListCell   *lc;
 
+	mip_executed_check_plan(stmt);
 	if (stmt->resultRelations == NIL || !applies_here())
 		return;
 	foreach(lc, stmt->resultRelations)
@@ -224,7 +227,11 @@ at_object_access(ObjectAccessType access, Oid class, Oid object, int sub, void *
 {
 	if (prev_object_access)
 		prev_object_access(access, class, object, sub, arg);
-	if (!IsTransactionState() || !applies_here())
+	if (!IsTransactionState())
+		return;
+	if (access == OAT_FUNCTION_EXECUTE)
+		mip_executed_check_function(object);
+	if (!applies_here() && !mip_executes_definition())
 		return;
 	if (class == LargeObjectRelationId && (access == OAT_POST_CREATE || access == OAT_DROP))
 		refuse_large_object();
@@ -367,8 +374,17 @@ grants_temporary(const GrantStmt *stmt)
 		all_are_temporary(stmt->objects);
 }
 
+/* An index that the partitioned table gets would take the partition's for its own. */
+static bool
+is_partition(const RangeVar *name)
+{
+	Oid			relid = RangeVarGetRelid(name, NoLock, true);
+
+	return OidIsValid(relid) && get_rel_relispartition(relid);
+}
+
 /*
- * Of what is temporary; or an index that is for reading only. A row that does not fit into
+ * Of what is temporary; numbers of a sequence; or an index that is for reading only. A row that does not fit into
  * that would stop this replica, so it takes who answers for the server.
  */
 static bool
@@ -394,13 +410,17 @@ defines_own(Node *stmt)
 			return comments_on_temporary((CommentStmt *) stmt);
 		case T_GrantStmt:
 			return grants_temporary((GrantStmt *) stmt);
+		case T_AlterSeqStmt:
+			return mip_changes_numbers((AlterSeqStmt *) stmt) ||
+				is_temporary(((AlterSeqStmt *) stmt)->sequence);
 		case T_AlterTableStmt:
 			return is_temporary(((AlterTableStmt *) stmt)->relation);
 		case T_RenameStmt:
 			return ((RenameStmt *) stmt)->relation && is_temporary(((RenameStmt *) stmt)->relation);
 		case T_IndexStmt:
 			return is_temporary(((IndexStmt *) stmt)->relation) ||
-				(((IndexStmt *) stmt)->concurrent && !((IndexStmt *) stmt)->unique && superuser());
+				(((IndexStmt *) stmt)->concurrent && !((IndexStmt *) stmt)->unique && superuser() &&
+				 !is_partition(((IndexStmt *) stmt)->relation));
 		case T_DropStmt:
 			return drops_temporary((DropStmt *) stmt) ||
 				(((DropStmt *) stmt)->removeType == OBJECT_INDEX && ((DropStmt *) stmt)->concurrent &&
@@ -428,8 +448,6 @@ is_own(Node *stmt)
 		case T_ClusterStmt:
 		case T_ReindexStmt:
 		case T_RefreshMatViewStmt:
-			/* numbers, which are each replica's own */
-		case T_AlterSeqStmt:
 			/* the cluster's */
 		case T_AlterSystemStmt:
 		case T_CreateRoleStmt:
@@ -476,7 +494,10 @@ check_lock(const LockStmt *stmt)
 void
 mip_replica_check_utility(Node *stmt)
 {
-	if (IsA(stmt, TransactionStmt) || !IsTransactionState() || !applies_here())
+	if (IsA(stmt, TransactionStmt) || !IsTransactionState())
+		return;
+	mip_executed_check_utility(stmt);
+	if (!applies_here())
 		return;
 	stmt = mip_explained(stmt);
 	if (!is_own(stmt))

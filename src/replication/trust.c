@@ -79,11 +79,17 @@ is_superusers(Oid function)
 	return result;
 }
 
+bool
+mip_is_trusted(Oid function)
+{
+	return function < FirstNormalObjectId || is_superusers(function);
+}
+
 static bool
 is_untrusted(Oid function, void *context)
 {
-	if (!OidIsValid(function) || function < FirstNormalObjectId ||
-		(is_superusers(function) &&
+	if (function < FirstNormalObjectId ||
+		(mip_is_trusted(function) &&
 		 mip_function_aclcheck(function, search.owner, ACL_EXECUTE) == ACLCHECK_OK))
 		return false;
 	search.function = function;

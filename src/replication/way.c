@@ -17,10 +17,7 @@
 
 #include <signal.h>
 
-#include "access/htup_details.h"
 #include "access/xlog.h"
-#include "catalog/namespace.h"
-#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -34,7 +31,6 @@
 
 #include "base/compat.h"
 #include "base/locks.h"
-#include "base/rows.h"
 #include "replication/member.h"
 #include "replication/way.h"
 #include "workers/worker.h"
@@ -211,25 +207,6 @@ mip_clear_way(bool clear)
 							 PATIENCE_MS);
 	else
 		disable_timeout(timer, false);
-}
-
-static void
-end_session_of(Relation classes, HeapTuple row, void *arg)
-{
-	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-	PGPROC	   *proc;
-
-	if (form->relpersistence != RELPERSISTENCE_TEMP || !isOtherTempNamespace(form->relnamespace))
-		return;
-	proc = mip_temporary_schema_proc(form->relnamespace);
-	if (proc && proc->pid != 0 && proc->databaseId == MyDatabaseId)
-		(void) kill(proc->pid, SIGTERM);
-}
-
-void
-mip_end_temporary_sessions(void)
-{
-	mip_each_row(RelationRelationId, end_session_of, NULL);
 }
 
 /* ---- the watcher ---- */

@@ -37,9 +37,6 @@ extern void mip_deciding_begin(const MipMessage *message);
  */
 extern bool mip_meets_applying(const MipMessage *message);
 
-/* Ends the sessions that have temporary tables, views and the like in this database. */
-extern void mip_end_temporary_sessions(void);
-
 /* Meanwhile, whoever this process has to wait for is ended. */
 extern void mip_clear_way(bool clear);
 

@@ -83,7 +83,8 @@ $s->refused($_, '0A000', $_) for (
 	'INSERT INTO far VALUES (1)', 'TRUNCATE above', 'TRUNCATE acct CASCADE', 'TRUNCATE plain', 'TRUNCATE joe.emptied',
 	q[COPY plain FROM PROGRAM 'echo 1'], 'CREATE TABLE x (i int)', 'SELECT * INTO x FROM acct', 'ALTER TABLE acct ADD x int',
 	'DROP TABLE acct', 'CREATE INDEX ON acct (n)', 'GRANT SELECT ON acct TO joe', q[COMMENT ON TABLE acct IS ''],
-	'CREATE UNIQUE INDEX CONCURRENTLY ON acct (n)', 'DROP INDEX CONCURRENTLY joe.mine_f', 'LOCK TABLE acct',
+	'CREATE UNIQUE INDEX CONCURRENTLY ON acct (n)', 'CREATE INDEX CONCURRENTLY ON part (id)', 'DROP INDEX CONCURRENTLY joe.mine_f', 'LOCK TABLE acct',
+	'ALTER SEQUENCE numbers OWNED BY acct.n', 'ALTER SEQUENCE numbers OWNED BY NONE RESTART',
 	'SELECT lo_create(0)', q[SELECT mip.enable('plain')], q[SELECT mip.disable('acct')],
 	q[SELECT mip.writeset_apply('')],
 	'BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE acct SET n = 1 WHERE id = 1');
@@ -110,6 +111,7 @@ is(scalar waiting('a', 0), 0, 'nothing of that is published');
 # each replica's own
 $s->sql($_) for ('CREATE TEMP TABLE x (i int)', 'INSERT INTO x VALUES (1)', 'CREATE INDEX ON x (i)', 'ALTER TABLE x ADD y int',
 	'TRUNCATE x', 'DROP TABLE x', q[SELECT nextval('numbers')], 'VACUUM FULL acct', 'REINDEX TABLE acct', 'ANALYZE',
+	'ALTER SEQUENCE numbers RESTART 10', 'CREATE TEMP SEQUENCE x', 'ALTER SEQUENCE x OWNED BY NONE',
 	'CREATE INDEX CONCURRENTLY n ON acct (n)', 'DROP INDEX CONCURRENTLY n', 'CREATE ROLE jim');
 pass('what is each replica\'s own is not');
 

@@ -1,0 +1,282 @@
+/*-------------------------------------------------------------------------
+ *
+ * defined.c
+ *	  What a definition has left: is it the same at all replicas?
+ *
+ * It is looked for in the catalogs, in whatever way it has come there. Rows that were there have been
+ * looked at for constraints that are new, or have just been validated; for indexes; and
+ * for generated columns. What is new has no rows.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_attrdef.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_enum.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_partitioned_table.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/partcache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "base/rows.h"
+#include "mipt/catalog.h"
+#include "replication/defined.h"
+#include "replication/everywhere.h"
+#include "replication/trust.h"
+#include "writeset/types.h"
+
+struct MipDefinedBefore
+{
+	List	   *constraints;	/* that have been validated */
+	List	   *domains;
+};
+
+/* ---- what was there before ---- */
+
+static void
+note_constraint(Relation constraints, HeapTuple row, void *before)
+{
+	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
+
+	if (form->contype == CONSTRAINT_CHECK && form->convalidated)
+		((MipDefinedBefore *) before)->constraints = lappend_oid(((MipDefinedBefore *) before)->constraints, form->oid);
+}
+
+static void
+note_domain(Relation types, HeapTuple row, void *before)
+{
+	Form_pg_type form = (Form_pg_type) GETSTRUCT(row);
+
+	if (form->typtype == TYPTYPE_DOMAIN)
+		((MipDefinedBefore *) before)->domains = lappend_oid(((MipDefinedBefore *) before)->domains, form->oid);
+}
+
+MipDefinedBefore *
+mip_defined_before(void)
+{
+	MipDefinedBefore *before = palloc0(sizeof(MipDefinedBefore));
+
+	mip_each_row(ConstraintRelationId, note_constraint, before);
+	mip_each_row(TypeRelationId, note_domain, before);
+	return before;
+}
+
+/* ---- what is new ---- */
+
+static bool
+is_new(HeapTuple tuple)
+{
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+}
+
+pg_noreturn static void
+refuse_defined(const char *name, const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot replicate \"%s\"", name),
+			 errdetail_internal("%s", detail)));
+	pg_unreachable();
+}
+
+/* Expressions are stored in columns that may be NULL. */
+static bool
+stored_same_everywhere(Relation catalog, HeapTuple row, AttrNumber column)
+{
+	bool		isnull;
+	Datum		stored = heap_getattr(row, column, RelationGetDescr(catalog), &isnull);
+
+	return isnull || mip_same_everywhere(stringToNode(TextDatumGetCString(stored)));
+}
+
+bool
+mip_was_there(Oid relid)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	bool		result = rel->rd_createSubid == InvalidSubTransactionId;
+
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/* ---- rows that are there ---- */
+
+static bool
+looks_at_rows(const FormData_pg_constraint *form, const MipDefinedBefore *before)
+{
+	return form->contype == CONSTRAINT_CHECK && form->convalidated &&
+		!list_member_oid(before->constraints, form->oid) &&
+		(OidIsValid(form->conrelid) ? mip_was_there(form->conrelid) : list_member_oid(before->domains, form->contypid));
+}
+
+static void
+check_constraint(Relation constraints, HeapTuple row, void *before)
+{
+	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
+
+	if (is_new(row) && looks_at_rows(form, before) &&
+		!stored_same_everywhere(constraints, row, Anum_pg_constraint_conbin))
+		refuse_defined(NameStr(form->conname), "Whether rows that are there fit is not the same everywhere.");
+}
+
+static bool
+is_generated(Oid relid, AttrNumber column)
+{
+	HeapTuple	tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid), Int16GetDatum(column));
+	bool		result = HeapTupleIsValid(tuple) && ((Form_pg_attribute) GETSTRUCT(tuple))->attgenerated;
+
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return result;
+}
+
+static void
+check_generated(Relation defaults, HeapTuple row, void *arg)
+{
+	Form_pg_attrdef form = (Form_pg_attrdef) GETSTRUCT(row);
+
+	if (is_new(row) && is_generated(form->adrelid, form->adnum) && mip_was_there(form->adrelid) &&
+		!stored_same_everywhere(defaults, row, Anum_pg_attrdef_adbin))
+		refuse_defined(get_attname(form->adrelid, form->adnum, false), "Rows that are there would get values that go by what each replica has chosen.");
+}
+
+/* It has been built, or will be as rows come. */
+static void
+check_index(Relation indexes, HeapTuple row, void *arg)
+{
+	Form_pg_index form = (Form_pg_index) GETSTRUCT(row);
+	Relation	rel;
+
+	if (!is_new(row) || get_rel_relkind(form->indrelid) != RELKIND_RELATION)
+		return;
+	rel = table_open(form->indrelid, AccessShareLock);
+	mip_check_trusted(rel);
+	table_close(rel, AccessShareLock);
+}
+
+/* ---- partitions ---- */
+
+static bool
+is_enum(Oid type, HTAB *seen)
+{
+	return get_typtype(type) == TYPTYPE_ENUM || stack_is_too_deep();
+}
+
+static bool
+goes_by_enum(PartitionKey key)
+{
+	HTAB	   *seen = mip_types_seen();
+	bool		result = false;
+
+	for (int i = 0; i < key->partnatts && !result; i++)
+		result = mip_any_type(key->parttypid[i], seen, is_enum);
+	hash_destroy(seen);
+	return result;
+}
+
+static void
+note_label(Relation labels, HeapTuple row, void *found)
+{
+	*(bool *) found |= is_new(row);
+}
+
+/* A label's hash is that of its OID; those that have come with a copy are the same. */
+static void
+check_partitioned(Relation tables, HeapTuple row, void *new_labels)
+{
+	Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(row);
+	Relation	rel;
+
+	if (form->partstrat != PARTITION_STRATEGY_HASH || !(is_new(row) || *(bool *) new_labels))
+		return;
+	rel = table_open(form->partrelid, AccessShareLock);
+	if (goes_by_enum(RelationGetPartitionKey(rel)))
+		refuse_defined(RelationGetRelationName(rel), "It is partitioned by the hash of an enum, which is another one at each replica.");
+	table_close(rel, AccessShareLock);
+}
+
+/* ---- pg_mip itself ---- */
+
+static bool
+is_strongly_locked(Oid relid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	for (LOCKMODE mode = ShareUpdateExclusiveLock; mode <= AccessExclusiveLock; mode++)
+	{
+		if (mip_lock_held_by_me(&tag, mode))
+			return true;
+	}
+	return false;
+}
+
+static void
+check_own_table(Relation classes, HeapTuple row, void *schema)
+{
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+	if (form->relnamespace == *(Oid *) schema && is_strongly_locked(form->oid))
+		refuse_defined(NameStr(form->relname), "Replicas are kept the same by what is in schema \"mip\".");
+}
+
+static void
+check_own_function(Relation functions, HeapTuple row, void *schema)
+{
+	Form_pg_proc form = (Form_pg_proc) GETSTRUCT(row);
+
+	if (form->pronamespace == *(Oid *) schema && is_new(row))
+		refuse_defined(NameStr(form->proname), "Replicas are kept the same by what is in schema \"mip\".");
+}
+
+static void
+note_update(Relation extensions, HeapTuple row, void *updated)
+{
+	if (strcmp(NameStr(((Form_pg_extension) GETSTRUCT(row))->extname), "pg_mip") == 0)
+		*(bool *) updated = is_new(row);
+}
+
+/* Only an update of the extension changes it. */
+static void
+check_extension(void)
+{
+	Oid			schema = get_namespace_oid("mip", true);
+	bool		updated = false;
+
+	if (!mipt_exists() || !OidIsValid(schema))
+		refuse_defined("pg_mip", "Without it nothing is replicated.");
+	mip_each_row(ExtensionRelationId, note_update, &updated);
+	if (updated)
+		return;
+	mip_each_row(RelationRelationId, check_own_table, &schema);
+	mip_each_row(ProcedureRelationId, check_own_function, &schema);
+}
+
+void
+mip_check_defined(MipDefinedBefore *before)
+{
+	bool		new_labels = false;
+
+	CommandCounterIncrement();
+	check_extension();
+	mip_each_row(ConstraintRelationId, check_constraint, before);
+	mip_each_row(AttrDefaultRelationId, check_generated, NULL);
+	mip_each_row(IndexRelationId, check_index, NULL);
+	mip_each_row(EnumRelationId, note_label, &new_labels);
+	mip_each_row(PartitionedRelationId, check_partitioned, &new_labels);
+}

@@ -1,0 +1,190 @@
+/*-------------------------------------------------------------------------
+ *
+ * everywhere.c
+ *	  Which expressions come to the same at all replicas.
+ *
+ * Those that go by rows and definitions only: by no clock, chance or setting, which IMMUTABLE says;
+ * but not of checks of domains, which are asked by a cast. Nor by what each replica has chosen
+ * for itself: OIDs of objects, where a row is, who has written it. A label's hash is that of its OID.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "replication/everywhere.h"
+#include "writeset/apply_others.h"
+#include "writeset/types.h"
+
+/* ---- numbers of a replica's own ---- */
+
+static bool
+is_of_objects(Oid type)
+{
+	switch (type)
+	{
+		case REGCLASSOID:
+		case REGCOLLATIONOID:
+		case REGCONFIGOID:
+		case REGDICTIONARYOID:
+		case REGNAMESPACEOID:
+		case REGOPEROID:
+		case REGOPERATOROID:
+		case REGPROCOID:
+		case REGPROCEDUREOID:
+		case REGROLEOID:
+		case REGTYPEOID:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* Or may, as it hashes whatever it is given */
+static bool
+hashes_labels(Oid function, void *context)
+{
+	switch (function)
+	{
+		case F_HASHENUM:
+		case F_HASHENUMEXTENDED:
+		case F_HASH_ARRAY:
+		case F_HASH_ARRAY_EXTENDED:
+		case F_HASH_MULTIRANGE:
+		case F_HASH_MULTIRANGE_EXTENDED:
+		case F_HASH_RANGE:
+		case F_HASH_RANGE_EXTENDED:
+		case F_HASH_RECORD:
+		case F_HASH_RECORD_EXTENDED:
+			return true;
+		default:
+			return false;
+	}
+}
+
+static bool
+has_own_number(Node *node)
+{
+	switch (nodeTag(node))
+	{
+		case T_Var:
+			return ((Var *) node)->varattno < 0 || is_of_objects(((Var *) node)->vartype);
+		case T_Const:
+		case T_CoerceViaIO:
+		case T_FuncExpr:
+			return is_of_objects(exprType(node));
+		default:
+			return false;
+	}
+}
+
+/* ---- expressions ---- */
+
+static bool visit_type(Oid type, HTAB *seen);
+
+static bool
+differs(Node *node, void *seen)
+{
+	if (node == NULL)
+		return false;
+	if (mip_makes_values(node) && mip_any_type(exprType(node), seen, visit_type))
+		return true;
+	return has_own_number(node) || check_functions_in_node(node, hashes_labels, NULL) ||
+		expression_tree_walker(node, differs, seen);
+}
+
+static bool
+expression_differs(Node *expression, HTAB *seen)
+{
+	return contain_mutable_functions(expression) || differs(expression, seen);
+}
+
+static bool
+visit_type(Oid type, HTAB *seen)
+{
+	ListCell   *lc;
+
+	check_stack_depth();
+	if (get_typtype(type) != TYPTYPE_DOMAIN)
+		return false;
+	foreach(lc, mip_domain_checks(type))
+	{
+		if (expression_differs(lfirst(lc), seen))
+			return true;
+	}
+	return false;
+}
+
+bool
+mip_same_everywhere(Node *expression)
+{
+	HTAB	   *seen = mip_types_seen();
+	bool		result = !expression_differs(expression, seen);
+
+	hash_destroy(seen);
+	return result;
+}
+
+bool
+mip_type_same_everywhere(Oid type)
+{
+	HTAB	   *seen = mip_types_seen();
+	bool		result = !mip_any_type(type, seen, visit_type);
+
+	hash_destroy(seen);
+	return result;
+}
+
+/* ---- a domain's NULL ---- */
+
+static Node *
+with_null(Node *node, void *context)
+{
+	CoerceToDomainValue *value = (CoerceToDomainValue *) node;
+
+	if (node == NULL)
+		return NULL;
+	if (IsA(node, CoerceToDomainValue))
+		return (Node *) makeNullConst(value->typeId, value->typeMod, value->collation);
+	return expression_tree_mutator(node, with_null, context);
+}
+
+static Oid
+base_of(Oid domain)
+{
+	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(domain));
+	Oid			base;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for type %u", domain);
+	base = ((Form_pg_type) GETSTRUCT(tuple))->typbasetype;
+	ReleaseSysCache(tuple);
+	return base;
+}
+
+/* What is left of most checks then is nothing. */
+bool
+mip_null_same_everywhere(Oid type)
+{
+	ListCell   *lc;
+
+	for (; get_typtype(type) == TYPTYPE_DOMAIN; type = base_of(type))
+	{
+		foreach(lc, mip_domain_checks(type))
+		{
+			if (!mip_same_everywhere(eval_const_expressions(NULL, with_null(lfirst(lc), NULL))))
+				return false;
+		}
+	}
+	return true;
+}
