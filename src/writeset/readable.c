@@ -16,19 +16,13 @@
  */
 #include "postgres.h"
 
-#include "access/brin_page.h"
 #include "access/detoast.h"
 #include "access/genam.h"
-#include "access/gin_private.h"
-#include "access/gist.h"
 #include "access/htup_details.h"
-#include "access/itup.h"
-#include "access/nbtree.h"
 #include "access/relation.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_am_d.h"
 #include "catalog/pg_type_d.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -47,24 +41,12 @@
 #include "writeset/apply_column.h"
 #include "writeset/apply_others.h"
 #include "writeset/readable.h"
+#include "writeset/room.h"
 #include "writeset/types.h"
 #include "writeset/values.h"
 
-/* An entry of a btree has no more room: a third of a page. */
-#define BTREE_ENTRY_MAX \
-	(MAXALIGN_DOWN((BLCKSZ - MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) - \
-					MAXALIGN(sizeof(BTPageOpaqueData))) / 3) - MAXALIGN(sizeof(ItemPointerData)))
-
-/* Of BRIN it may have to hold two values of each column, from several rows. */
-#define BRIN_VALUE_MAX(ncolumns) \
-	((BLCKSZ - MAXALIGN_DOWN(SizeOfPageHeaderData + sizeof(ItemIdData)) - \
-	  MAXALIGN(sizeof(BrinSpecialSpace)) - 64) / (2 * (ncolumns)) - MAXIMUM_ALIGNOF)
-
 /* kB of it that PostgreSQL has by default */
 #define STACK_ELSEWHERE	2048
-
-/* Of GiST and SP-GiST: a page has room for several, whatever they are combined with, and can be split. */
-#define TREE_ENTRY_MAX	(BLCKSZ / 8)
 
 typedef struct ReadTable
 {
@@ -74,6 +56,7 @@ typedef struct ReadTable
 	TupleTableSlot *slot;		/* what a change gives, or the whole row */
 	TupleTableSlot *stored;		/* the row as it is here */
 	ResultRelInfo *info;
+	MipRoom   **rooms;			/* of its indexes */
 	bool		needs_row;		/* to check an update */
 	bool		may_be_long;	/* a row may have no room, with all out of
 								 * line that can be */
@@ -184,16 +167,6 @@ find_column(Relation rel, const char *name)
 	elog(ERROR, "table \"%s\" has no column \"%s\" any more", RelationGetRelationName(rel), name);
 }
 
-/* Are entries of it as long as their values? */
-static bool
-has_variable_entries(Relation index)
-{
-	for (int i = 0; i < RelationGetDescr(index)->natts; i++)
-		if (TupleDescAttr(RelationGetDescr(index), i)->attlen < 0)
-			return true;
-	return false;
-}
-
 /* One that is being built, or was not built to its end, is not there elsewhere. */
 static bool
 is_looked_at(const ResultRelInfo *info, int i)
@@ -237,13 +210,15 @@ note_needs(ReadTable *table)
 {
 	table->may_be_long = may_be_long(RelationGetDescr(table->rel));
 	table->needs_row = table->may_be_long;
+	table->rooms = palloc(table->info->ri_NumIndices * sizeof(MipRoom *) + 1);
 	for (int i = 0; i < table->info->ri_NumIndices; i++)
 	{
 		const IndexInfo *info = table->info->ri_IndexRelationInfo[i];
 
-		if (is_looked_at(table->info, i))
-			table->needs_row |= info->ii_Expressions || info->ii_Predicate ||
-				has_variable_entries(table->info->ri_IndexRelationDescs[i]);
+		if (!is_looked_at(table->info, i))
+			continue;
+		table->rooms[i] = mip_room_open(table->info->ri_IndexRelationDescs[i]);
+		table->needs_row |= info->ii_Expressions || info->ii_Predicate || mip_room_goes_by_values(table->rooms[i]);
 	}
 }
 
@@ -421,110 +396,6 @@ check_length(const ReadTable *table)
 		refuse_row(table);
 }
 
-pg_noreturn static void
-refuse_entry(Relation index)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-			 errmsg("a value is too long for index \"%s\" at other replicas", RelationGetRelationName(index)),
-			 errdetail("There it is not stored as it is here.")));
-	pg_unreachable();
-}
-
-static Size
-length_of_entry(Relation index, Datum *values, bool *nulls)
-{
-	return MAXALIGN(IndexTupleSize(index_form_tuple(RelationGetDescr(index), values, nulls)));
-}
-
-/* Several values of a range are told apart by how far they are from each other, as float8. */
-static void
-check_distance(Relation index, int i, const Datum *values, const bool *nulls)
-{
-	if (index->rd_opcintype[i] == NUMERICOID && !nulls[i])
-		(void) DirectFunctionCall1(numeric_float8, values[i]);
-}
-
-/* Where they are not compressed by the operator class */
-static bool
-keeps_values(Relation index)
-{
-	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
-		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid != index->rd_opcintype[i] &&
-			get_typtype(TupleDescAttr(RelationGetDescr(index), i)->atttypid) != TYPTYPE_RANGE)
-			return false;
-		else if (index->rd_rel->relam == GIST_AM_OID &&
-				 OidIsValid(index_getprocid(index, i + 1, GIST_COMPRESS_PROC)))
-			return false;
-	return true;
-}
-
-/* Texts may be of any length: SP-GiST keeps them in parts. */
-static bool
-is_tree_of_values(Relation index)
-{
-	return (index->rd_rel->relam == GIST_AM_OID && keeps_values(index)) ||
-		(index->rd_rel->relam == SPGIST_AM_OID && get_typtype(TupleDescAttr(RelationGetDescr(index), 0)->atttypid) == TYPTYPE_RANGE);
-}
-
-static void
-check_brin_entry(Relation index, Datum *values, bool *nulls)
-{
-	bool		others[INDEX_MAX_KEYS];
-
-	for (int i = 0; i < RelationGetDescr(index)->natts; i++)
-	{
-		memset(others, true, sizeof(others));
-		others[i] = nulls[i];
-		check_distance(index, i, values, nulls);
-		if (length_of_entry(index, values, others) > BRIN_VALUE_MAX(RelationGetDescr(index)->natts))
-			refuse_entry(index);
-	}
-}
-
-/* Each has a key; GinFormTuple errors out if it is too long. */
-static void
-check_gin_entries(Relation index, const Datum *values, const bool *nulls)
-{
-	GinState	state;
-
-	initGinState(&state, index);
-	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
-	{
-		GinNullCategory *categories;
-		int32		n;
-		Datum	   *entries = ginExtractEntries(&state, i + 1, values[i], nulls[i], &n, &categories);
-
-		for (int32 j = 0; j < n; j++)
-			pfree(GinFormTuple(&state, i + 1, entries[j], categories[j], NULL, 0, 0, true));
-	}
-}
-
-static void
-check_entry(Reading *reading, Relation index, IndexInfo *info, TupleTableSlot *slot)
-{
-	ExprContext *context = GetPerTupleExprContext(reading->estate);
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-
-	context->ecxt_scantuple = slot;
-	if (info->ii_Predicate && info->ii_PredicateState == NULL)
-		info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate, reading->estate);
-	if (!ExecQual(info->ii_PredicateState, context))
-		return;
-	FormIndexDatum(info, slot, reading->estate, values, nulls);
-	if (!has_variable_entries(index))
-		return;
-	if (index->rd_rel->relam == GIN_AM_OID)
-		check_gin_entries(index, values, nulls);
-	else if (index->rd_rel->relam == BRIN_AM_OID)
-		check_brin_entry(index, values, nulls);
-	else if (is_tree_of_values(index) && length_of_entry(index, values, nulls) > TREE_ENTRY_MAX)
-		refuse_entry(index);
-	else if (index->rd_rel->relam == BTREE_AM_OID && length_of_entry(index, values, nulls) > BTREE_ENTRY_MAX)
-		refuse_entry(index);
-}
-
 static void
 check_room(Reading *reading, ReadTable *table)
 {
@@ -533,8 +404,7 @@ check_room(Reading *reading, ReadTable *table)
 	for (int i = 0; i < table->info->ri_NumIndices; i++)
 	{
 		if (is_looked_at(table->info, i))
-			check_entry(reading, table->info->ri_IndexRelationDescs[i], table->info->ri_IndexRelationInfo[i],
-						table->slot);
+			mip_room_check_row(table->rooms[i], table->info->ri_IndexRelationInfo[i], table->slot, reading->estate);
 	}
 }
 
