@@ -191,7 +191,7 @@ divide(MipRoom *room, const Shared *shared, Size size)
 {
 	Size		taken = shared->length + ENTRY_OVERHEAD + shared->nvalues * VALUE_OVERHEAD;
 
-	if (taken > size)
+	if (taken >= size)
 		refuse_index(room->index, "Its entries may become too long, depending on which rows are beside each other.");
 	if (shared->nvalues > 0)
 		room->value_max = (size - taken) / shared->nvalues;
@@ -349,6 +349,12 @@ bool
 mip_room_goes_by_values(const MipRoom *room)
 {
 	return has_variable_entries(room->index);
+}
+
+bool
+mip_room_is_shared(const MipRoom *room)
+{
+	return room->value_max > 0;
 }
 
 /* ---- a row ---- */

@@ -19,6 +19,9 @@ extern MipRoom *mip_room_open(Relation index);
 /* Is there room for some, and none for others? */
 extern bool mip_room_goes_by_values(const MipRoom *room);
 
+/* Has it entries of several rows, which may have no room for some more? */
+extern bool mip_room_is_shared(const MipRoom *room);
+
 /* Errors out if there is none. Code of the index is executed, also where all rows have room. */
 extern void mip_room_check_row(MipRoom *room, IndexInfo *info, TupleTableSlot *row, EState *estate);
 

@@ -153,6 +153,9 @@ first_replica('a', q[
 	CREATE TABLE strings_apart (r strings, t text);
 	CREATE INDEX ON strings_apart USING spgist (r);
 	CREATE INDEX ON strings_apart USING spgist (t);
+	CREATE TABLE strings_parts (n int, r strings) PARTITION BY LIST (n);
+	CREATE TABLE strings_part PARTITION OF strings_parts FOR VALUES IN (1);
+	CREATE INDEX ON strings_part USING gist (strings(lower(r), upper(r))) WHERE n > 0;
 	DO $$ BEGIN
 		EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || (SELECT string_agg('c' || i || ' text STORAGE EXTERNAL', ', ') FROM generate_series(1, 460) i) || ')';
 	EXCEPTION WHEN syntax_error THEN	-- before 16
@@ -291,6 +294,24 @@ $s->refused("INSERT INTO $_->[0]", '54000', $_->[1]) for (
 	[q[included_too SELECT '(1, 1)', t FROM compressed], 'in SP-GiST'],
 	[q[mixed SELECT '((1, 1), (2, 2))', strings('a', 'b' || repeat('c', 1000))], 'a key beside one that is compressed'],
 	[q[strings_apart SELECT strings('a', 'b' || repeat('c', 1200))], 'bounds of two rows, in SP-GiST']);
+
+# also of what is rolled back, as it would stay in them
+sub refused_at_once
+{
+	my ($sql, $name) = @_;
+	$s->sql('BEGIN');
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$s->refused($sql, '54000', $name);
+	$s->sql('ROLLBACK');
+	return;
+}
+my $long = q{(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 150) i)};
+refused_at_once("INSERT INTO brin VALUES (3, $long)", 'before it is written');
+refused_at_once("UPDATE brin SET t = $long", 'an update');
+refused_at_once("INSERT INTO brin VALUES (3, $long) ON CONFLICT DO NOTHING", 'ON CONFLICT');
+refused_at_once(q[COPY brin FROM PROGRAM 'printf "3\t%05000d" 1'], 'COPY');
+refused_at_once("INSERT INTO strings_parts VALUES (1, strings('a', $long))", 'a partition');
+done($s, q[INSERT INTO strings_parts VALUES (1, strings('a', 'b'))], 'what fits', 'strings_parts');
 
 SKIP:
 {
