@@ -180,27 +180,38 @@ is_plain(Form_pg_attribute attr)
 	return !attr->attisdropped && attr->attlen == -1 && attr->attstorage == TYPSTORAGE_PLAIN;
 }
 
-/* What a value takes at least: that of a length is short, or what points to it is there instead. */
+/*
+ * Behind `size` bytes of a row, what it takes with a value more, at least: one that is long is
+ * somewhere else, and what points to it is there instead.
+ */
 static Size
-least_size(Form_pg_attribute attr, Size length)
+with_value(Size size, Form_pg_attribute attr, Size length)
 {
-	if (attr->attlen >= 0)
-		return MAXALIGN(attr->attlen);
-	if (length <= VARATT_SHORT_MAX)
-		return length;
-	return is_plain(attr) ? MAXALIGN(length) : TOAST_POINTER_SIZE;
+	if (attr->attlen != -1 || is_plain(attr))
+		return att_align_nominal(size, attr->attalign) + length;
+	length -= VARHDRSZ - VARHDRSZ_SHORT;
+	return size + (length > MAXALIGN(TOAST_POINTER_SIZE) ? TOAST_POINTER_SIZE : length);
 }
 
+static Size
+size_without_values(TupleDesc desc)
+{
+	return MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts));
+}
+
+/* With the longest that stay where they are */
 static bool
 may_be_long(TupleDesc desc)
 {
-	Size		size = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts));
+	Size		size = size_without_values(desc);
 
 	for (int i = 0; i < desc->natts; i++)
 	{
-		if (is_plain(TupleDescAttr(desc, i)))
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+
+		if (is_plain(attr))
 			return true;
-		size += least_size(TupleDescAttr(desc, i), MaxAllocSize);
+		size = with_value(size, attr, attr->attlen >= 0 ? attr->attlen : MAXALIGN(TOAST_POINTER_SIZE) + VARHDRSZ - VARHDRSZ_SHORT);
 	}
 	return size > MaxHeapTupleSize;
 }
@@ -378,7 +389,7 @@ static void
 check_length(const ReadTable *table)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
-	Size		size = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts));
+	Size		size = size_without_values(desc);
 
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -390,7 +401,7 @@ check_length(const ReadTable *table)
 		length = attr->attlen >= 0 ? attr->attlen :
 			attr->attlen == -1 ? toast_raw_datum_size(table->slot->tts_values[i]) :
 			strlen(DatumGetCString(table->slot->tts_values[i])) + 1;
-		size += least_size(attr, length);
+		size = with_value(size, attr, length);
 	}
 	if (size > MaxHeapTupleSize)
 		refuse_row(table);

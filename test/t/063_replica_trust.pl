@@ -162,6 +162,11 @@ first_replica('a', q[
 		EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || (SELECT string_agg('c' || i || ' text', ', ') FROM generate_series(1, 460) i) || ')';
 		EXECUTE 'ALTER TABLE wide ' || (SELECT string_agg('ALTER c' || i || ' SET STORAGE EXTERNAL', ', ') FROM generate_series(1, 460) i);
 	END $$;
+	DO $$ BEGIN
+		EXECUTE 'CREATE TABLE wide_ints (' || (SELECT string_agg('c' || i || ' int', ', ') FROM generate_series(1, 1050) i) || ', t text)';
+		EXECUTE 'CREATE TABLE wide_booleans (' || (SELECT string_agg('c' || i || ' boolean', ', ') FROM generate_series(1, 1100) i) || ', t text)';
+		EXECUTE 'CREATE TABLE wide_texts (q tsquery, ' || (SELECT string_agg('c' || i || ' text', ', ') FROM generate_series(1, 100) i) || ')';
+	END $$;
 	CREATE TABLE small (t text) USING heap;
 	INSERT INTO small VALUES (repeat('a', 1000));
 	CREATE TABLE documents (id int PRIMARY KEY, x xml);
@@ -323,6 +328,10 @@ SKIP:
 	done($s, q[INSERT INTO similar_to SELECT string_agg(md5(i::text), ' ') FROM generate_series(1, 20) i], 'a signature', 'similar_to');
 }
 $s->refused('INSERT INTO wide SELECT 1, ' . join(', ', ('t') x 460) . ' FROM small', '54000', 'a row of which everything is out of line elsewhere');
+
+done($s, "INSERT INTO wide_ints VALUES (" . join(', ', (1) x 1050) . ", 'x')", 'a row of many short values', 'wide_ints');
+done($s, "INSERT INTO wide_booleans VALUES (" . join(', ', ('true') x 1100) . ", 'x')", 'and shorter ones', 'wide_booleans');
+done($s, q[INSERT INTO wide_texts VALUES ('a & b', ] . join(', ', (q[repeat(md5(random()::text), 3)]) x 100) . ')', 'texts that go out of line', 'wide_texts');
 
 SKIP:
 {
