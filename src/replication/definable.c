@@ -18,6 +18,7 @@
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_event_trigger.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_partitioned_table.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
@@ -35,6 +36,7 @@
 #include "base/rows.h"
 #include "mipt/catalog.h"
 #include "replication/definable.h"
+#include "replication/fits.h"
 #include "writeset/types.h"
 
 pg_noreturn static void
@@ -342,6 +344,27 @@ check_partitioned(Relation tables, HeapTuple row, void *new_labels)
 	table_close(rel, AccessShareLock);
 }
 
+/* Rows that are there, not stored at all replicas in the same way, get entries. */
+static void
+note_new_index(Relation indexes, HeapTuple row, void *found)
+{
+	List	  **new = found;
+
+	if (is_new(row))
+		*new = lappend_oid(*new, ((Form_pg_index) GETSTRUCT(row))->indexrelid);
+}
+
+static void
+check_indexes(void)
+{
+	List	   *new = NIL;
+	ListCell   *lc;
+
+	mip_each_row(IndexRelationId, note_new_index, &new);
+	foreach(lc, new)
+		mip_check_index_fits(lfirst_oid(lc));
+}
+
 static void
 check_extension(void)
 {
@@ -359,6 +382,7 @@ mip_check_defined(void)
 	mip_each_row(ConstraintRelationId, check_constraint, NULL);
 	mip_each_row(EnumRelationId, note_label, &new_labels);
 	mip_each_row(PartitionedRelationId, check_partitioned, &new_labels);
+	check_indexes();
 }
 
 /* ---- before ---- */

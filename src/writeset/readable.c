@@ -353,25 +353,6 @@ take_stored(const Reading *reading, ReadTable *table, const MipwChange *change)
 	memcpy(table->slot->tts_isnull, table->stored->tts_isnull, natts * sizeof(bool));
 }
 
-/* As if all of it had been read */
-static bool
-expand_stored(ReadTable *table)
-{
-	TupleDesc	desc = RelationGetDescr(table->rel);
-	bool		expanded = false;
-
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Datum		value = table->slot->tts_values[i];
-
-		if (table->slot->tts_isnull[i] || TupleDescAttr(desc, i)->attlen != -1 || mip_value_is_at_hand(value))
-			continue;
-		table->slot->tts_values[i] = PointerGetDatum(detoast_attr((struct varlena *) DatumGetPointer(value)));
-		expanded = true;
-	}
-	return expanded;
-}
-
 /* ---- is there room for it? ---- */
 
 pg_noreturn static void
@@ -437,7 +418,7 @@ check_change(Reading *reading, ReadTable *table, const MipwChange *change)
 	ExecStoreVirtualTuple(table->slot);
 	if (whole)
 		check_room(reading, table);
-	if (whole && expand_stored(table))
+	if (whole && mip_row_expand(table->slot))
 		check_room(reading, table);
 	ExecClearTuple(table->stored);
 }

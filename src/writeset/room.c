@@ -45,6 +45,7 @@
 
 #include "base/compat.h"
 #include "writeset/room.h"
+#include "writeset/values.h"
 
 /* An entry of a btree has no more room: a third of a page. */
 #define BTREE_ENTRY_MAX \
@@ -459,6 +460,24 @@ check(MipRoom *room, Datum *values, bool *nulls)
 		default:
 			break;
 	}
+}
+
+bool
+mip_row_expand(TupleTableSlot *row)
+{
+	TupleDesc	desc = row->tts_tupleDescriptor;
+	bool		expanded = false;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Datum		value = row->tts_values[i];
+
+		if (row->tts_isnull[i] || TupleDescAttr(desc, i)->attlen != -1 || mip_value_is_at_hand(value))
+			continue;
+		row->tts_values[i] = PointerGetDatum(detoast_attr((struct varlena *) DatumGetPointer(value)));
+		expanded = true;
+	}
+	return expanded;
 }
 
 void

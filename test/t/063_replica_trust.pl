@@ -169,6 +169,8 @@ first_replica('a', q[
 	END $$;
 	CREATE TABLE small (t text) USING heap;
 	INSERT INTO small VALUES (repeat('a', 1000));
+	CREATE TABLE copied (t text, u text, v int DEFAULT 1);
+	ALTER TABLE copied ALTER t SET STORAGE EXTERNAL, ALTER u SET STORAGE EXTERNAL;
 	CREATE TABLE documents (id int PRIMARY KEY, x xml);
 	CREATE TABLE more_documents (id int PRIMARY KEY, x xml[]);
 	CREATE TABLE half (id int PRIMARY KEY, n int);
@@ -360,6 +362,20 @@ SKIP:
 $s->refused('CREATE INDEX CONCURRENTLY half_n ON half ((1 / n))', '22012', 'an index that cannot be built');
 done($s, 'INSERT INTO half VALUES (1, 0)', 'is not looked at', 'half');
 
+# ---- new indexes ----
+
+# compressed where it comes from, and not elsewhere
+my $superuser = mip_sql($node{a}, 'SELECT current_user');
+my $ddl = session($node{a}, 'ddl');
+done($s, 'INSERT INTO copied SELECT t, t FROM compressed', 'a row whose values are copied', 'copied');
+define($ddl, 'CREATE INDEX copied_i ON copied (t, u, (t || u))');
+$ddl->ends_refused('54000', 'is looked at as it is elsewhere');
+define($ddl, 'ALTER TABLE copied ALTER v TYPE bigint, ADD UNIQUE (t, u, v)');
+$ddl->ends_refused('54000', 'also for a constraint, of rows that are written anew');
+define($ddl, 'CREATE INDEX blooms_j ON blooms USING brin (b int4_bloom_ops, a int4_bloom_ops)');
+$ddl->ends_refused('0A000', 'as is an index that may have no room for entries');
+is(scalar waiting('a', 0), 0, 'nothing of that is published');
+
 # ---- temporary definitions ----
 
 $joe->sql($_) for ('CREATE TEMP TABLE x (id serial, n int GENERATED ALWAYS AS IDENTITY)', 'CREATE TEMP TABLE y (LIKE fresh INCLUDING ALL)',
@@ -373,8 +389,6 @@ $joe->refused($_, '0A000', $_) for (q[COMMENT ON TABLE fresh IS 'x'], 'GRANT SEL
 
 # ---- what is trusted may not be so any more ----
 
-my $superuser = mip_sql($node{a}, 'SELECT current_user');
-my $ddl = session($node{a}, 'ddl');
 sub defined_everywhere
 {
 	my ($command) = @_;
