@@ -24,6 +24,7 @@
 #include "family/telling.h"
 #include "mipt/durable.h"
 #include "mipt/horizon.h"
+#include "replication/fits.h"
 #include "replication/member.h"
 #include "replication/peers.h"
 #include "replication/publish.h"
@@ -90,6 +91,7 @@ replication_init(void)
 	mip_way_init();
 	mip_refusals_init();
 	mip_trust_init();
+	mip_fits_init();
 }
 
 void

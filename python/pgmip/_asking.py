@@ -84,8 +84,8 @@ class Asking:
         return any((await at_each_site(sites, ask)).values())
 
     async def has_expired(self, sites: Sequence[str]) -> bool | None:
-        """Whether those of the sites that can be asked have expired the request, all of them; None where none can, or where
-        one has it committed.
+        """Whether those of the sites that can be asked have expired the request, all of them; None where none can, or
+        where one has it committed.
         """
 
         async def ask(site: str) -> bool | psycopg.Error | None:

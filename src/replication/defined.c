@@ -37,6 +37,7 @@
 #include "mipt/catalog.h"
 #include "replication/defined.h"
 #include "replication/everywhere.h"
+#include "replication/fits.h"
 #include "replication/trust.h"
 #include "writeset/types.h"
 
@@ -169,6 +170,27 @@ check_index(Relation indexes, HeapTuple row, void *arg)
 	table_close(rel, AccessShareLock);
 }
 
+/* Rows that are there, not stored at all replicas in the same way, get entries. */
+static void
+note_new_index(Relation indexes, HeapTuple row, void *found)
+{
+	List	  **new = found;
+
+	if (is_new(row))
+		*new = lappend_oid(*new, ((Form_pg_index) GETSTRUCT(row))->indexrelid);
+}
+
+static void
+check_rows_fit(void)
+{
+	List	   *new = NIL;
+	ListCell   *lc;
+
+	mip_each_row(IndexRelationId, note_new_index, &new);
+	foreach(lc, new)
+		mip_check_index_fits(lfirst_oid(lc));
+}
+
 /* ---- partitions ---- */
 
 static bool
@@ -279,4 +301,5 @@ mip_check_defined(MipDefinedBefore *before)
 	mip_each_row(IndexRelationId, check_index, NULL);
 	mip_each_row(EnumRelationId, note_label, &new_labels);
 	mip_each_row(PartitionedRelationId, check_partitioned, &new_labels);
+	check_rows_fit();
 }

@@ -24,6 +24,7 @@
 #include "tableam/am.h"
 #include "tableam/capture.h"
 #include "tableam/free_keys.h"
+#include "tableam/look.h"
 #include "tableam/tableam.h"
 
 PG_FUNCTION_INFO_V1(mip_tableam_handler);
@@ -124,6 +125,7 @@ mip_table_am(void)
 		mip_tableam_read(&mip_routine);
 		mip_tableam_write(&mip_routine);
 		mip_tableam_free_keys(&mip_routine);
+		mip_tableam_look(&mip_routine);
 		mip_tableam_capture(&mip_routine);
 		ready = true;
 	}

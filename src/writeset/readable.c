@@ -16,19 +16,13 @@
  */
 #include "postgres.h"
 
-#include "access/brin_page.h"
 #include "access/detoast.h"
 #include "access/genam.h"
-#include "access/gin_private.h"
-#include "access/gist.h"
 #include "access/htup_details.h"
-#include "access/itup.h"
-#include "access/nbtree.h"
 #include "access/relation.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_am_d.h"
 #include "catalog/pg_type_d.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -47,24 +41,12 @@
 #include "writeset/apply_column.h"
 #include "writeset/apply_others.h"
 #include "writeset/readable.h"
+#include "writeset/room.h"
 #include "writeset/types.h"
 #include "writeset/values.h"
 
-/* An entry of a btree has no more room: a third of a page. */
-#define BTREE_ENTRY_MAX \
-	(MAXALIGN_DOWN((BLCKSZ - MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) - \
-					MAXALIGN(sizeof(BTPageOpaqueData))) / 3) - MAXALIGN(sizeof(ItemPointerData)))
-
-/* Of BRIN it may have to hold two values of each column, from several rows. */
-#define BRIN_VALUE_MAX(ncolumns) \
-	((BLCKSZ - MAXALIGN_DOWN(SizeOfPageHeaderData + sizeof(ItemIdData)) - \
-	  MAXALIGN(sizeof(BrinSpecialSpace)) - 64) / (2 * (ncolumns)) - MAXIMUM_ALIGNOF)
-
 /* kB of it that PostgreSQL has by default */
 #define STACK_ELSEWHERE	2048
-
-/* Of GiST and SP-GiST: a page has room for several, whatever they are combined with, and can be split. */
-#define TREE_ENTRY_MAX	(BLCKSZ / 8)
 
 typedef struct ReadTable
 {
@@ -74,6 +56,7 @@ typedef struct ReadTable
 	TupleTableSlot *slot;		/* what a change gives, or the whole row */
 	TupleTableSlot *stored;		/* the row as it is here */
 	ResultRelInfo *info;
+	MipRoom   **rooms;			/* of its indexes */
 	bool		needs_row;		/* to check an update */
 	bool		may_be_long;	/* a row may have no room, with all out of
 								 * line that can be */
@@ -184,16 +167,6 @@ find_column(Relation rel, const char *name)
 	elog(ERROR, "table \"%s\" has no column \"%s\" any more", RelationGetRelationName(rel), name);
 }
 
-/* Are entries of it as long as their values? */
-static bool
-has_variable_entries(Relation index)
-{
-	for (int i = 0; i < RelationGetDescr(index)->natts; i++)
-		if (TupleDescAttr(RelationGetDescr(index), i)->attlen < 0)
-			return true;
-	return false;
-}
-
 /* One that is being built, or was not built to its end, is not there elsewhere. */
 static bool
 is_looked_at(const ResultRelInfo *info, int i)
@@ -207,27 +180,38 @@ is_plain(Form_pg_attribute attr)
 	return !attr->attisdropped && attr->attlen == -1 && attr->attstorage == TYPSTORAGE_PLAIN;
 }
 
-/* What a value takes at least: that of a length is short, or what points to it is there instead. */
+/*
+ * Behind `size` bytes of a row, what it takes with a value more, at least: one that is long is
+ * somewhere else, and what points to it is there instead.
+ */
 static Size
-least_size(Form_pg_attribute attr, Size length)
+with_value(Size size, Form_pg_attribute attr, Size length)
 {
-	if (attr->attlen >= 0)
-		return MAXALIGN(attr->attlen);
-	if (length <= VARATT_SHORT_MAX)
-		return length;
-	return is_plain(attr) ? MAXALIGN(length) : TOAST_POINTER_SIZE;
+	if (attr->attlen != -1 || is_plain(attr))
+		return att_align_nominal(size, attr->attalign) + length;
+	length -= VARHDRSZ - VARHDRSZ_SHORT;
+	return size + (length > MAXALIGN(TOAST_POINTER_SIZE) ? TOAST_POINTER_SIZE : length);
 }
 
+static Size
+size_without_values(TupleDesc desc)
+{
+	return MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts));
+}
+
+/* With the longest that stay where they are */
 static bool
 may_be_long(TupleDesc desc)
 {
-	Size		size = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts));
+	Size		size = size_without_values(desc);
 
 	for (int i = 0; i < desc->natts; i++)
 	{
-		if (is_plain(TupleDescAttr(desc, i)))
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+
+		if (is_plain(attr))
 			return true;
-		size += least_size(TupleDescAttr(desc, i), MaxAllocSize);
+		size = with_value(size, attr, attr->attlen >= 0 ? attr->attlen : MAXALIGN(TOAST_POINTER_SIZE) + VARHDRSZ - VARHDRSZ_SHORT);
 	}
 	return size > MaxHeapTupleSize;
 }
@@ -237,13 +221,15 @@ note_needs(ReadTable *table)
 {
 	table->may_be_long = may_be_long(RelationGetDescr(table->rel));
 	table->needs_row = table->may_be_long;
+	table->rooms = palloc(table->info->ri_NumIndices * sizeof(MipRoom *) + 1);
 	for (int i = 0; i < table->info->ri_NumIndices; i++)
 	{
 		const IndexInfo *info = table->info->ri_IndexRelationInfo[i];
 
-		if (is_looked_at(table->info, i))
-			table->needs_row |= info->ii_Expressions || info->ii_Predicate ||
-				has_variable_entries(table->info->ri_IndexRelationDescs[i]);
+		if (!is_looked_at(table->info, i))
+			continue;
+		table->rooms[i] = mip_room_open(table->info->ri_IndexRelationDescs[i]);
+		table->needs_row |= info->ii_Expressions || info->ii_Predicate || mip_room_goes_by_values(table->rooms[i]);
 	}
 }
 
@@ -367,25 +353,6 @@ take_stored(const Reading *reading, ReadTable *table, const MipwChange *change)
 	memcpy(table->slot->tts_isnull, table->stored->tts_isnull, natts * sizeof(bool));
 }
 
-/* As if all of it had been read */
-static bool
-expand_stored(ReadTable *table)
-{
-	TupleDesc	desc = RelationGetDescr(table->rel);
-	bool		expanded = false;
-
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Datum		value = table->slot->tts_values[i];
-
-		if (table->slot->tts_isnull[i] || TupleDescAttr(desc, i)->attlen != -1 || mip_value_is_at_hand(value))
-			continue;
-		table->slot->tts_values[i] = PointerGetDatum(detoast_attr((struct varlena *) DatumGetPointer(value)));
-		expanded = true;
-	}
-	return expanded;
-}
-
 /* ---- is there room for it? ---- */
 
 pg_noreturn static void
@@ -403,7 +370,7 @@ static void
 check_length(const ReadTable *table)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
-	Size		size = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts));
+	Size		size = size_without_values(desc);
 
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -415,114 +382,10 @@ check_length(const ReadTable *table)
 		length = attr->attlen >= 0 ? attr->attlen :
 			attr->attlen == -1 ? toast_raw_datum_size(table->slot->tts_values[i]) :
 			strlen(DatumGetCString(table->slot->tts_values[i])) + 1;
-		size += least_size(attr, length);
+		size = with_value(size, attr, length);
 	}
 	if (size > MaxHeapTupleSize)
 		refuse_row(table);
-}
-
-pg_noreturn static void
-refuse_entry(Relation index)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-			 errmsg("a value is too long for index \"%s\" at other replicas", RelationGetRelationName(index)),
-			 errdetail("There it is not stored as it is here.")));
-	pg_unreachable();
-}
-
-static Size
-length_of_entry(Relation index, Datum *values, bool *nulls)
-{
-	return MAXALIGN(IndexTupleSize(index_form_tuple(RelationGetDescr(index), values, nulls)));
-}
-
-/* Several values of a range are told apart by how far they are from each other, as float8. */
-static void
-check_distance(Relation index, int i, const Datum *values, const bool *nulls)
-{
-	if (index->rd_opcintype[i] == NUMERICOID && !nulls[i])
-		(void) DirectFunctionCall1(numeric_float8, values[i]);
-}
-
-/* Where they are not compressed by the operator class */
-static bool
-keeps_values(Relation index)
-{
-	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
-		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid != index->rd_opcintype[i] &&
-			get_typtype(TupleDescAttr(RelationGetDescr(index), i)->atttypid) != TYPTYPE_RANGE)
-			return false;
-		else if (index->rd_rel->relam == GIST_AM_OID &&
-				 OidIsValid(index_getprocid(index, i + 1, GIST_COMPRESS_PROC)))
-			return false;
-	return true;
-}
-
-/* Texts may be of any length: SP-GiST keeps them in parts. */
-static bool
-is_tree_of_values(Relation index)
-{
-	return (index->rd_rel->relam == GIST_AM_OID && keeps_values(index)) ||
-		(index->rd_rel->relam == SPGIST_AM_OID && get_typtype(TupleDescAttr(RelationGetDescr(index), 0)->atttypid) == TYPTYPE_RANGE);
-}
-
-static void
-check_brin_entry(Relation index, Datum *values, bool *nulls)
-{
-	bool		others[INDEX_MAX_KEYS];
-
-	for (int i = 0; i < RelationGetDescr(index)->natts; i++)
-	{
-		memset(others, true, sizeof(others));
-		others[i] = nulls[i];
-		check_distance(index, i, values, nulls);
-		if (length_of_entry(index, values, others) > BRIN_VALUE_MAX(RelationGetDescr(index)->natts))
-			refuse_entry(index);
-	}
-}
-
-/* Each has a key; GinFormTuple errors out if it is too long. */
-static void
-check_gin_entries(Relation index, const Datum *values, const bool *nulls)
-{
-	GinState	state;
-
-	initGinState(&state, index);
-	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
-	{
-		GinNullCategory *categories;
-		int32		n;
-		Datum	   *entries = ginExtractEntries(&state, i + 1, values[i], nulls[i], &n, &categories);
-
-		for (int32 j = 0; j < n; j++)
-			pfree(GinFormTuple(&state, i + 1, entries[j], categories[j], NULL, 0, 0, true));
-	}
-}
-
-static void
-check_entry(Reading *reading, Relation index, IndexInfo *info, TupleTableSlot *slot)
-{
-	ExprContext *context = GetPerTupleExprContext(reading->estate);
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-
-	context->ecxt_scantuple = slot;
-	if (info->ii_Predicate && info->ii_PredicateState == NULL)
-		info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate, reading->estate);
-	if (!ExecQual(info->ii_PredicateState, context))
-		return;
-	FormIndexDatum(info, slot, reading->estate, values, nulls);
-	if (!has_variable_entries(index))
-		return;
-	if (index->rd_rel->relam == GIN_AM_OID)
-		check_gin_entries(index, values, nulls);
-	else if (index->rd_rel->relam == BRIN_AM_OID)
-		check_brin_entry(index, values, nulls);
-	else if (is_tree_of_values(index) && length_of_entry(index, values, nulls) > TREE_ENTRY_MAX)
-		refuse_entry(index);
-	else if (index->rd_rel->relam == BTREE_AM_OID && length_of_entry(index, values, nulls) > BTREE_ENTRY_MAX)
-		refuse_entry(index);
 }
 
 static void
@@ -533,8 +396,7 @@ check_room(Reading *reading, ReadTable *table)
 	for (int i = 0; i < table->info->ri_NumIndices; i++)
 	{
 		if (is_looked_at(table->info, i))
-			check_entry(reading, table->info->ri_IndexRelationDescs[i], table->info->ri_IndexRelationInfo[i],
-						table->slot);
+			mip_room_check_row(table->rooms[i], table->info->ri_IndexRelationInfo[i], table->slot, reading->estate);
 	}
 }
 
@@ -556,7 +418,7 @@ check_change(Reading *reading, ReadTable *table, const MipwChange *change)
 	ExecStoreVirtualTuple(table->slot);
 	if (whole)
 		check_room(reading, table);
-	if (whole && expand_stored(table))
+	if (whole && mip_row_expand(table->slot))
 		check_room(reading, table);
 	ExecClearTuple(table->stored);
 }

@@ -108,20 +108,91 @@ first_replica('a', q[
 	CREATE INDEX ON elements USING gin (a);
 	CREATE TABLE numerics (id int PRIMARY KEY, n numeric);
 	CREATE INDEX ON numerics USING brin (n numeric_minmax_multi_ops);
+	CREATE TABLE plain_numerics (n numeric);
+	CREATE INDEX ON plain_numerics USING brin (n);
+
+	-- entries of several rows
+	CREATE TABLE blooms (a int, b int);
+	CREATE INDEX blooms_i ON blooms USING brin (a int4_bloom_ops, b int4_bloom_ops);
+	CREATE TABLE bloom (a int, b text);
+	CREATE INDEX ON bloom USING brin (a, b text_bloom_ops);
+	CREATE INDEX ON bloom USING brin (a int4_bloom_ops(n_distinct_per_range = 100), b text_bloom_ops(n_distinct_per_range = 100, false_positive_rate = 0.1));
+	CREATE TABLE uuids (a uuid, b uuid);
+	CREATE INDEX uuids_i ON uuids USING brin (a uuid_minmax_multi_ops(values_per_range = 256), b uuid_minmax_multi_ops(values_per_range = 256));
+	CREATE TABLE few_uuids (a uuid, b inet, c numrange, d tstzrange, e box);
+	CREATE INDEX ON few_uuids USING brin (a uuid_minmax_multi_ops, b inet_minmax_multi_ops);
+	CREATE INDEX ON few_uuids USING brin (b inet_inclusion_ops, c, d, e);
+	CREATE FUNCTION opcinfo(internal) RETURNS internal IMMUTABLE STRICT LANGUAGE internal AS 'brin_minmax_opcinfo';
+	CREATE OPERATOR CLASS unknown_ops FOR TYPE int USING brin AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >,
+		FUNCTION 1 opcinfo(internal), FUNCTION 2 brin_minmax_add_value(internal, internal, internal, internal),
+		FUNCTION 3 brin_minmax_consistent(internal, internal, internal), FUNCTION 4 brin_minmax_union(internal, internal, internal);
+	CREATE TABLE unknown (a int);
+	CREATE INDEX unknown_i ON unknown USING brin (a unknown_ops);
+	CREATE TABLE included (p polygon, t text);
+	CREATE INDEX ON included USING gist (p) INCLUDE (t);
+	ALTER TABLE included ALTER t SET STORAGE EXTERNAL;
+	CREATE TABLE included_too (p point, t text);
+	CREATE INDEX ON included_too USING spgist (p) INCLUDE (t);
+	ALTER TABLE included_too ALTER t SET STORAGE EXTERNAL;
+	CREATE TABLE mixed (p polygon, r strings, d daterange);
+	CREATE INDEX ON mixed USING gist (p, r, d);
+	ALTER TABLE mixed ALTER r SET STORAGE EXTERNAL;
+	CREATE TABLE documents_of (t tsvector, q tsquery);
+	CREATE INDEX ON documents_of USING gist (t, q);
+	CREATE INDEX ON documents_of USING gist (t tsvector_ops (siglen = 1500));
+	CREATE TABLE signatures (t tsvector, u tsvector);
+	CREATE INDEX signatures_i ON signatures USING gist (t tsvector_ops (siglen = 1500), u tsvector_ops (siglen = 1500));
+	CREATE FUNCTION consistent(internal, int[], int2, oid, internal) RETURNS bool IMMUTABLE STRICT LANGUAGE internal AS 'range_gist_consistent';
+	CREATE FUNCTION together(internal, internal) RETURNS int[] IMMUTABLE STRICT LANGUAGE internal AS 'range_gist_union';
+	CREATE FUNCTION same(int[], int[], internal) RETURNS internal IMMUTABLE STRICT LANGUAGE internal AS 'range_gist_same';
+	CREATE OPERATOR CLASS elements_ops FOR TYPE int[] USING gist AS OPERATOR 3 && (anyarray, anyarray), FUNCTION 1 consistent(internal, int[], int2, oid, internal),
+		FUNCTION 2 together(internal, internal), FUNCTION 5 range_gist_penalty(internal, internal, internal),
+		FUNCTION 6 range_gist_picksplit(internal, internal), FUNCTION 7 same(int[], int[], internal);
+	CREATE TABLE unions (a int[]);
+	CREATE INDEX unions_i ON unions USING gist (a elements_ops);
+	CREATE TABLE strings_apart (r strings, t text);
+	CREATE INDEX ON strings_apart USING spgist (r);
+	CREATE INDEX ON strings_apart USING spgist (t);
+	CREATE TABLE strings_parts (n int, r strings) PARTITION BY LIST (n);
+	CREATE TABLE strings_part PARTITION OF strings_parts FOR VALUES IN (1);
+	CREATE INDEX ON strings_part USING gist (strings(lower(r), upper(r))) WHERE n > 0;
 	DO $$ BEGIN
 		EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || (SELECT string_agg('c' || i || ' text STORAGE EXTERNAL', ', ') FROM generate_series(1, 460) i) || ')';
 	EXCEPTION WHEN syntax_error THEN	-- before 16
 		EXECUTE 'CREATE TABLE wide (id int PRIMARY KEY, ' || (SELECT string_agg('c' || i || ' text', ', ') FROM generate_series(1, 460) i) || ')';
 		EXECUTE 'ALTER TABLE wide ' || (SELECT string_agg('ALTER c' || i || ' SET STORAGE EXTERNAL', ', ') FROM generate_series(1, 460) i);
 	END $$;
+	DO $$ BEGIN
+		EXECUTE 'CREATE TABLE wide_ints (' || (SELECT string_agg('c' || i || ' int', ', ') FROM generate_series(1, 1050) i) || ', t text)';
+		EXECUTE 'CREATE TABLE wide_booleans (' || (SELECT string_agg('c' || i || ' boolean', ', ') FROM generate_series(1, 1100) i) || ', t text)';
+		EXECUTE 'CREATE TABLE wide_texts (q tsquery, ' || (SELECT string_agg('c' || i || ' text', ', ') FROM generate_series(1, 100) i) || ')';
+	END $$;
 	CREATE TABLE small (t text) USING heap;
 	INSERT INTO small VALUES (repeat('a', 1000));
+	CREATE TABLE copied (t text, u text, v int DEFAULT 1);
+	ALTER TABLE copied ALTER t SET STORAGE EXTERNAL, ALTER u SET STORAGE EXTERNAL;
 	CREATE TABLE documents (id int PRIMARY KEY, x xml);
 	CREATE TABLE more_documents (id int PRIMARY KEY, x xml[]);
 	CREATE TABLE half (id int PRIMARY KEY, n int);
 	INSERT INTO half VALUES (0, 0);
 	GRANT ALL ON ALL TABLES IN SCHEMA public TO joe;
 	RESET search_path;]);
+if (mip_sql($node{a}, q[SELECT count(*) FROM pg_available_extensions WHERE name IN ('btree_gist', 'pg_trgm')]) == 2)
+{
+	$node{a}->append_conf('postgresql.conf', "mip.replicated_database = ''");
+	$node{a}->restart;
+	mip_sql($node{a}, q[
+		CREATE EXTENSION btree_gist;
+		CREATE EXTENSION pg_trgm;
+		CREATE TABLE bookings (name text, during daterange, EXCLUDE USING gist (name WITH =, during WITH &&)) USING mip;
+		CREATE TABLE numbered (n int, u uuid, d date, during daterange, EXCLUDE USING gist (n WITH =, u WITH =, d WITH =, during WITH &&)) USING mip;
+		CREATE TABLE similar_to (t text) USING mip;
+		CREATE INDEX ON similar_to USING gist (t gist_trgm_ops)]);
+	$node{a}->append_conf('postgresql.conf', "mip.replicated_database = 'postgres'");
+	$node{a}->restart;
+	start_applier('a');
+	receive('a');
+}
 if ($node{a}->pg_version >= 16)
 {
 	$node{a}->append_conf('postgresql.conf', "mip.replicated_database = ''");
@@ -207,7 +278,62 @@ $s->refused(q[INSERT INTO ranges SELECT 2, strings(string_agg('a' || md5(random(
 done($s, q[INSERT INTO elements VALUES (1, ARRAY[repeat('a', 3000)])], 'an element that is short once it is compressed', 'elements');
 done($s, 'INSERT INTO numerics VALUES (1, 1e300)', 'a number', 'numerics');
 $s->refused('INSERT INTO numerics VALUES (2, 1e309)', '22003', 'whose distance to others cannot be told');
+$s->refused('INSERT INTO numerics VALUES (3, 1e308)', '22003', 'or only if they are near');
+$s->refused(q[INSERT INTO numerics VALUES (4, ('0.' || repeat('1', 600))::numeric)], '54000', 'a long one: many of them are in one entry');
+done($s, q[INSERT INTO numerics VALUES (4, repeat('1', 200)::numeric)], 'a shorter one', 'numerics');
+done($s, q[INSERT INTO plain_numerics VALUES (1e309), (('0.' || repeat('1', 600))::numeric)], 'elsewhere there are two', 'plain_numerics');
+
+# entries of several rows
+my @refused = (['blooms VALUES (1, 1)', 'blooms_i'], ['uuids VALUES (NULL)', 'uuids_i'], ['unknown VALUES (1)', 'unknown_i'],
+	['signatures VALUES (NULL)', 'signatures_i'], ['unions VALUES (NULL)', 'unions_i']);
+like($s->refused("INSERT INTO $_->[0]", '0A000', "entries that may become too long: $_->[0]"), qr/index "$_->[1]" cannot be replicated/, 'by name')
+	for @refused;
+done($s, "INSERT INTO $_->[0]", "entries that do not: $_->[0]", $_->[1]) for (
+	[q[bloom SELECT i, repeat(i::text, 1000) FROM generate_series(1, 50) i], 'bloom'],
+	[q{few_uuids SELECT gen_random_uuid(), '10.0.0.1', '[1, 2]', '[now, infinity)', '((1, 1), (2, 2))' FROM generate_series(1, 50)}, 'few_uuids'],
+	[q[included VALUES ('((1, 1), (2, 2))', repeat('x', 2000))], 'included'],
+	[q[included_too VALUES ('(1, 1)', repeat('x', 2000))], 'included_too'],
+	[q{mixed VALUES ('((1, 1), (2, 2))', strings('a', repeat('b', 400)), '[today, tomorrow)')}, 'mixed'],
+	[q[documents_of SELECT to_tsvector('simple', string_agg(i::text, ' ')), 'a & b' FROM generate_series(1, 1000) i], 'documents_of'],
+	[q[strings_apart VALUES (strings('a', repeat('b', 400)), repeat('c', 2000))], 'strings_apart']);
+$s->refused("INSERT INTO $_->[0]", '54000', $_->[1]) for (
+	[q[included SELECT '((1, 1), (2, 2))', t FROM compressed], 'a column of a leaf only, beside what an operator class compresses'],
+	[q[included_too SELECT '(1, 1)', t FROM compressed], 'in SP-GiST'],
+	[q[mixed SELECT '((1, 1), (2, 2))', strings('a', 'b' || repeat('c', 1000))], 'a key beside one that is compressed'],
+	[q[strings_apart SELECT strings('a', 'b' || repeat('c', 1200))], 'bounds of two rows, in SP-GiST']);
+
+# also of what is rolled back, as it would stay in them
+sub refused_at_once
+{
+	my ($sql, $name) = @_;
+	$s->sql('BEGIN');
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$s->refused($sql, '54000', $name);
+	$s->sql('ROLLBACK');
+	return;
+}
+my $long = q{(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 150) i)};
+refused_at_once("INSERT INTO brin VALUES (3, $long)", 'before it is written');
+refused_at_once("UPDATE brin SET t = $long", 'an update');
+refused_at_once("INSERT INTO brin VALUES (3, $long) ON CONFLICT DO NOTHING", 'ON CONFLICT');
+refused_at_once(q[COPY brin FROM PROGRAM 'printf "3\t%05000d" 1'], 'COPY');
+refused_at_once("INSERT INTO strings_parts VALUES (1, strings('a', $long))", 'a partition');
+done($s, q[INSERT INTO strings_parts VALUES (1, strings('a', 'b'))], 'what fits', 'strings_parts');
+
+SKIP:
+{
+	skip 'no btree_gist, or pg_trgm', 5 if mip_sql($node{a}, q[SELECT count(*) FROM pg_available_extensions WHERE name IN ('btree_gist', 'pg_trgm')]) < 2;
+	$s->refused(q{INSERT INTO bookings SELECT repeat('a', 950), '[today, tomorrow)'}, '54000', 'a text of which an inner entry has two');
+	done($s, q{INSERT INTO bookings VALUES (repeat('a', 800), '[today, tomorrow)')}, 'a shorter one', 'bookings');
+	$s->refused(q{INSERT INTO bookings VALUES (repeat('a', 800), '[today, tomorrow)')}, '23P01', 'which excludes others');
+	done($s, q{INSERT INTO numbered VALUES (1, gen_random_uuid(), 'today', '[today, tomorrow)')}, 'what is of a fixed length', 'numbered');
+	done($s, q[INSERT INTO similar_to SELECT string_agg(md5(i::text), ' ') FROM generate_series(1, 20) i], 'a signature', 'similar_to');
+}
 $s->refused('INSERT INTO wide SELECT 1, ' . join(', ', ('t') x 460) . ' FROM small', '54000', 'a row of which everything is out of line elsewhere');
+
+done($s, "INSERT INTO wide_ints VALUES (" . join(', ', (1) x 1050) . ", 'x')", 'a row of many short values', 'wide_ints');
+done($s, "INSERT INTO wide_booleans VALUES (" . join(', ', ('true') x 1100) . ", 'x')", 'and shorter ones', 'wide_booleans');
+done($s, q[INSERT INTO wide_texts VALUES ('a & b', ] . join(', ', (q[repeat(md5(random()::text), 3)]) x 100) . ')', 'texts that go out of line', 'wide_texts');
 
 SKIP:
 {
@@ -236,6 +362,20 @@ SKIP:
 $s->refused('CREATE INDEX CONCURRENTLY half_n ON half ((1 / n))', '22012', 'an index that cannot be built');
 done($s, 'INSERT INTO half VALUES (1, 0)', 'is not looked at', 'half');
 
+# ---- new indexes ----
+
+# compressed where it comes from, and not elsewhere
+my $superuser = mip_sql($node{a}, 'SELECT current_user');
+my $ddl = session($node{a}, 'ddl');
+done($s, 'INSERT INTO copied SELECT t, t FROM compressed', 'a row whose values are copied', 'copied');
+define($ddl, 'CREATE INDEX copied_i ON copied (t, u, (t || u))');
+$ddl->ends_refused('54000', 'is looked at as it is elsewhere');
+define($ddl, 'ALTER TABLE copied ALTER v TYPE bigint, ADD UNIQUE (t, u, v)');
+$ddl->ends_refused('54000', 'also for a constraint, of rows that are written anew');
+define($ddl, 'CREATE INDEX blooms_j ON blooms USING brin (b int4_bloom_ops, a int4_bloom_ops)');
+$ddl->ends_refused('0A000', 'as is an index that may have no room for entries');
+is(scalar waiting('a', 0), 0, 'nothing of that is published');
+
 # ---- temporary definitions ----
 
 $joe->sql($_) for ('CREATE TEMP TABLE x (id serial, n int GENERATED ALWAYS AS IDENTITY)', 'CREATE TEMP TABLE y (LIKE fresh INCLUDING ALL)',
@@ -249,8 +389,6 @@ $joe->refused($_, '0A000', $_) for (q[COMMENT ON TABLE fresh IS 'x'], 'GRANT SEL
 
 # ---- what is trusted may not be so any more ----
 
-my $superuser = mip_sql($node{a}, 'SELECT current_user');
-my $ddl = session($node{a}, 'ddl');
 sub defined_everywhere
 {
 	my ($command) = @_;

@@ -1,0 +1,182 @@
+/*-------------------------------------------------------------------------
+ *
+ * fits.c
+ *	  Rows that do not fit into indexes, wherever these are, are not written.
+ *
+ * At COMMIT each row is looked at (readable.c). But one that is rolled back has left its
+ * entries, and is part of those that it shares with others: what is applied here later would not
+ * fit. So where there are such indexes it is looked at before. And of a new index it is
+ * looked whether rows that are there would fit as they are stored elsewhere.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/owner.h"
+#include "replication/fits.h"
+#include "replication/member.h"
+#include "tableam/look.h"
+#include "writeset/room.h"
+
+/* ---- rows that are written ---- */
+
+/* A table that has been looked at */
+typedef struct KnownTable
+{
+	Oid			relid;
+	bool		shares;			/* an index has entries of several rows */
+} KnownTable;
+
+static HTAB *known;
+static uint64 forgotten;		/* how often something has been */
+
+/* Of one index. `row`: NULL to know only whether it has entries of several rows */
+static bool
+shares(Relation index, TupleTableSlot *row, EState *estate)
+{
+	IndexInfo  *info = BuildIndexInfo(index);
+	MipRoom    *room;
+
+	if (!info->ii_ReadyForInserts)
+		return false;
+	room = mip_room_open(index);
+	if (row && mip_room_is_shared(room))
+		mip_room_check_row(room, info, row, estate);
+	return mip_room_is_shared(room);
+}
+
+static bool
+any_shares(Relation rel, TupleTableSlot *row)
+{
+	EState	   *estate = CreateExecutorState();
+	MemoryContext caller = MemoryContextSwitchTo(estate->es_query_cxt);
+	bool		result = false;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+
+		result |= shares(index, row, estate);
+		index_close(index, NoLock);
+	}
+	MemoryContextSwitchTo(caller);
+	FreeExecutorState(estate);
+	return result;
+}
+
+static bool
+is_known_to_share(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	uint64		before = forgotten;
+	KnownTable *table = hash_search(known, &relid, HASH_FIND, NULL);
+	bool		result;
+
+	if (table)
+		return table->shares;
+	result = any_shares(rel, NULL);
+	if (forgotten == before)
+	{
+		table = hash_search(known, &relid, HASH_ENTER, NULL);
+		table->shares = result;
+	}
+	return result;
+}
+
+static void
+look_at(Relation rel, TupleTableSlot *row)
+{
+	if (mip_publishes() && rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT && is_known_to_share(rel))
+		(void) any_shares(rel, row);
+}
+
+/* ---- rows that are there ---- */
+
+static void
+check_rows(Relation rel, Relation index)
+{
+	EState	   *estate = CreateExecutorState();
+	MemoryContext caller = MemoryContextSwitchTo(estate->es_query_cxt);
+	IndexInfo  *info = BuildIndexInfo(index);
+	MipRoom    *room = mip_room_open(index);
+	TupleTableSlot *stored = table_slot_create(rel, NULL);
+	TupleTableSlot *row = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());	/* also what has been rewritten */
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+
+	while (mip_room_goes_by_values(room) && table_scan_getnextslot(scan, ForwardScanDirection, stored))
+	{
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextSwitchTo(GetPerTupleMemoryContext(estate));
+		mip_room_check_row(room, info, stored, estate);
+		ExecCopySlot(row, stored);
+		if (mip_row_expand(row))
+			mip_room_check_row(room, info, row, estate);
+		ResetPerTupleExprContext(estate);
+	}
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	ExecDropSingleTupleTableSlot(row);
+	ExecDropSingleTupleTableSlot(stored);
+	MemoryContextSwitchTo(caller);
+	FreeExecutorState(estate);
+}
+
+void
+mip_check_index_fits(Oid indexid)
+{
+	Relation	index = index_open(indexid, AccessShareLock);
+	Relation	rel = table_open(index->rd_index->indrelid, AccessShareLock);
+
+	if (index->rd_rel->relkind == RELKIND_INDEX && rel->rd_rel->relkind == RELKIND_RELATION &&
+		rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT)
+	{
+		MipUser		user = mip_become_owner(rel->rd_rel->relowner, true);
+
+		check_rows(rel, index);
+		mip_become_again(user);
+	}
+	table_close(rel, NoLock);
+	index_close(index, NoLock);
+}
+
+/* ---- tables that are not known any more ---- */
+
+/* Or all of them */
+static void
+forget(Datum arg, Oid relid)
+{
+	HASH_SEQ_STATUS seq;
+	KnownTable *table;
+
+	forgotten++;
+	hash_seq_init(&seq, known);
+	while ((table = hash_seq_search(&seq)) != NULL)
+	{
+		if (!OidIsValid(relid) || table->relid == relid)
+			(void) hash_search(known, &table->relid, HASH_REMOVE, NULL);
+	}
+}
+
+void
+mip_fits_init(void)
+{
+	HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(KnownTable)};
+
+	known = hash_create("pg_mip tables with shared index entries", 64, &ctl, HASH_ELEM | HASH_BLOBS);
+	CacheRegisterRelcacheCallback(forget, (Datum) 0);
+	mip_rows_looked_at_by(look_at);
+}
