@@ -24,7 +24,8 @@
 
 static bool executing;
 static bool trying;				/* ... where it comes from */
-static bool own_statement;		/* the next one is the definition's, and not a function's */
+static bool own_statement;		/* the next one is the definition's, and not a
+								 * function's */
 
 void
 mip_executed_begin(bool trial)

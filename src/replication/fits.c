@@ -114,7 +114,8 @@ check_rows(Relation rel, Relation index)
 	MipRoom    *room = mip_room_open(index);
 	TupleTableSlot *stored = table_slot_create(rel, NULL);
 	TupleTableSlot *row = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());	/* also what has been rewritten */
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());	/* also what has been
+																	 * rewritten */
 	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
 
 	while (mip_room_goes_by_values(room) && table_scan_getnextslot(scan, ForwardScanDirection, stored))

@@ -67,8 +67,8 @@
 struct MipRoom
 {
 	Relation	index;
-	bool		is_shared[INDEX_MAX_KEYS];	/* a column's values are in entries of
-											 * several rows */
+	bool		is_shared[INDEX_MAX_KEYS];	/* a column's values are in
+											 * entries of several rows */
 	Size		value_max;		/* of those */
 	Size		entry_max;		/* of a row's own */
 	GISTSTATE  *gist;
