@@ -121,7 +121,7 @@ async def check_app(world: World, before: set[asyncio.Task[Any]]) -> None:
             f"{pool.name}: {stats}"
             for site in world.app._pools.values()
             for pool in pools_of(site)
-            if not pool.closed and not has_died(pool)
+            if not pool.closed
             and ((stats := pool.get_stats())["pool_available"] != stats["pool_size"] or stats["requests_waiting"])
         ]
 
@@ -142,13 +142,6 @@ async def check_app(world: World, before: set[asyncio.Task[Any]]) -> None:
     waited_for = [*world.waited_for]
     world.waited_for.clear()
     assert waited_for == [], "closed while somebody waited for it"
-
-
-def has_died(pool: Any) -> bool:
-    """psycopg_pool does not catch what nobody has any business to catch, either: it ends a worker of its own, which may
-    be the one that connects.
-    """
-    return any(worker.done() for worker in pool._workers)
 
 
 def check_noise(world: World, told: bool) -> None:
@@ -213,7 +206,7 @@ def errors_for(strike: Strike) -> list[BaseException]:
 
 async def renew_app(world: World, scenario: Scenario) -> None:
     if world.app is not None:
-        with contextlib.suppress(TimeoutError, Fatal):
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(world.app.close(grace=0), PATIENCE)
     world.app = make_broken_app(world, **scenario.parameters)
     world.noise.clear()
@@ -244,8 +237,6 @@ async def fail_at(world: World, scenario: Scenario, strike: Strike, error: BaseE
             check_kind({xid, scenario.known_as(xid)}, outcome, error, strike.name)
     finally:
         await check_outcome(world, scenario.known_as(xid), outcome, scenario.transaction)
-    if any(has_died(pool) for site in world.app._pools.values() for pool in pools_of(site)):
-        await renew_app(world, scenario)
 
 
 async def outcome_of(act: Coroutine[Any, Any, Any], strike: Strike, error: BaseException) -> Any:
