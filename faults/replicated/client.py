@@ -21,13 +21,11 @@ from typing import Any
 import psycopg
 
 from ..process import begin
-from . import request
+from .request import CONNECT, PATIENCE, carry
 from .work import EFFECT, WORKS, Connection, Detail, Nothing, Work, rows
 
 __all__ = ["Config", "go_on", "hold", "outcome", "stop", "work"]
 
-PATIENCE = 8.0  # seconds for a transaction, or its COMMIT
-CONNECT = 5
 THINK = 0.01
 ABROAD = 0.1  # the share of transactions for which a session goes to another replica first
 UNDONE = 0.1  # of those that take something back
@@ -207,7 +205,7 @@ class _Session:
     async def _request(self, tx: str, work: Work) -> None:
         """Whose attempts have connections of their own."""
         self._record.write("commit", tx=tx, detail=None)
-        answers = await request.carry(
+        answers = await carry(
             tx, lambda conn: self._do(conn, tx, work), self._config.replicas, self._at, self._name, self._rng
         )
         for answer in sorted(answers, key=lambda answer: ("not", "unknown", "committed").index(answer.outcome)):

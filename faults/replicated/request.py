@@ -13,11 +13,11 @@ import psycopg
 
 from .work import Connection, Detail, Nothing, rows
 
-__all__ = ["Answer", "carry"]
+__all__ = ["CONNECT", "PATIENCE", "Answer", "carry"]
 
 ATTEMPTS = 6
 AT_ONCE = 0.3  # the share of requests that are sent to two replicas
-PATIENCE = 8.0  # seconds for an attempt
+PATIENCE = 8.0  # seconds for an attempt, or a transaction, or its COMMIT
 CONNECT = 5
 
 Work = Callable[[Connection], Awaitable[Detail]]
@@ -44,18 +44,16 @@ async def carry(
     return await asyncio.gather(*(_Attempts(xid, work, replicas, start, name, rng).run() for start in first))
 
 
+@dataclass(slots=True)
 class _Attempts:
     """One after another, as a server makes them."""
 
-    def __init__(
-        self, xid: str, work: Work, replicas: Mapping[str, str], at: str, name: str, rng: random.Random
-    ) -> None:
-        self._xid = xid
-        self._work = work
-        self._replicas = replicas
-        self._at = at
-        self._name = name
-        self._rng = rng
+    xid: str
+    work: Work
+    replicas: Mapping[str, str]
+    at: str
+    name: str
+    rng: random.Random
 
     async def run(self) -> Answer:
         """Whoever does not know asks, in the end: what is not there then will not come of these attempts."""
@@ -79,10 +77,10 @@ class _Attempts:
     async def _attempt(self, conn: Connection) -> Detail:
         """Its result, or that of one before it."""
         try:
-            await rows(conn, f"BEGIN ISOLATION LEVEL {self._rng.choice(('READ COMMITTED', 'REPEATABLE READ'))}")
-            await rows(conn, "SELECT mip.begin(%s, %s)", self._xid, self._rng.getrandbits(48) + 1)
-            result = await self._work(conn)
-            await rows(conn, "SELECT * FROM mip.commit_one_phase(%s, %s)", self._xid, json.dumps(result))
+            await rows(conn, f"BEGIN ISOLATION LEVEL {self.rng.choice(('READ COMMITTED', 'REPEATABLE READ'))}")
+            await rows(conn, "SELECT mip.begin(%s, %s)", self.xid, self.rng.getrandbits(48) + 1)
+            result = await self.work(conn)
+            await rows(conn, "SELECT * FROM mip.commit_one_phase(%s, %s)", self.xid, json.dumps(result))
         except psycopg.Error as error:
             if error.sqlstate != "MP001":
                 raise
@@ -90,14 +88,14 @@ class _Attempts:
         return result
 
     async def _ask(self, conn: Connection, error: BaseException | None) -> Answer:
-        found = await rows(conn, "SELECT result FROM mip.instances(%s) WHERE state = 'committed'", self._xid)
+        found = await rows(conn, "SELECT result FROM mip.instances(%s) WHERE state = 'committed'", self.xid)
         return Answer("committed", _result(found[0][0])) if found else Answer("not", error=error)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         async with asyncio.timeout(PATIENCE):
             conn: Connection = await psycopg.AsyncConnection.connect(
-                self._replicas[self._at], autocommit=True, connect_timeout=CONNECT, application_name=self._name
+                self.replicas[self.at], autocommit=True, connect_timeout=CONNECT, application_name=self.name
             )
             try:
                 yield conn
@@ -105,9 +103,9 @@ class _Attempts:
                 await conn.close()
 
     async def _wait(self) -> None:
-        if self._rng.random() < 0.5:
-            self._at = self._rng.choice(list(self._replicas))
-        await asyncio.sleep(self._rng.uniform(0, 0.3))
+        if self.rng.random() < 0.5:
+            self.at = self.rng.choice(list(self.replicas))
+        await asyncio.sleep(self.rng.uniform(0, 0.3))
 
 
 def _result(text: str) -> Detail:

@@ -43,9 +43,8 @@ async def waits(conn: Connection, timeout: float, xid: str, xinst: int) -> bool:
 async def has_expired(conn: Connection, timeout: float, xid: str) -> bool | None:
     """Whether the site may have forgotten the request, which it does not let run any more; None if it has it committed.
     """
-    with cut_after(conn, timeout):
-        ((answer,),) = await (await conn.execute(_sql.HAS_EXPIRED, (xid, xid), prepare=True)).fetchall()
-        return None if answer is None else _sql.checked(answer, bool)
+    answer = await _answer(conn, timeout, _sql.HAS_EXPIRED, (xid, xid))
+    return None if answer is None else _sql.checked(answer, bool)
 
 
 async def is_orphaned(conn: Connection, timeout: float, xid: str) -> bool:
@@ -60,9 +59,13 @@ async def acknowledge(conn: Connection, timeout: float, xid: str) -> None:
 
 
 async def _ask(conn: Connection, timeout: float, sql: bytes, params: Sequence[Any]) -> bool:
+    return _sql.checked(await _answer(conn, timeout, sql, params), bool)
+
+
+async def _answer(conn: Connection, timeout: float, sql: bytes, params: Sequence[Any]) -> Any:
     with cut_after(conn, timeout):
         ((answer,),) = await (await conn.execute(sql, params, prepare=True)).fetchall()
-        return _sql.checked(answer, bool)
+        return answer
 
 
 async def _call(conn: Connection, timeout: float, sql: bytes, params: Sequence[Any]) -> tuple[Entry, ...]:

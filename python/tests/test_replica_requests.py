@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,10 +14,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from test_replica_site import COUNTERS, DATABASE, PATIENCE, Site, site
+from test_replica_site import COUNTERS, DATABASE, PATIENCE, Site, killings, site
 
 from pgmip import App, NothingHappened, Refuse, Refused, Tx, Unknown
-from pgmip.testing import Cluster
 from pgmip.xinst import new_xid
 
 pytestmark = pytest.mark.integration
@@ -241,20 +239,7 @@ async def client(apps: list[App], told: Told, stop: asyncio.Event) -> None:
 
 
 async def test_whatever_is_killed(site: Site) -> None:
-    async def kill_agent(member: str) -> None:
-        site.agents[member].end(signal.SIGKILL)
-        site.start_agent(member)
-
-    async def kill_server(cluster: Cluster) -> None:
-        await asyncio.to_thread(cluster.kill_postmaster, alone=random.random() < 0.3)
-        await asyncio.sleep(random.uniform(0, 0.5))
-        await asyncio.to_thread(cluster.start)
-
-    kinds: list[Callable[[], Awaitable[None]]] = [
-        lambda: kill_agent(random.choice("abc")),
-        lambda: kill_server(site.replicas[random.choice("abc")]),
-        lambda: kill_server(site.log),
-    ]
+    kinds = killings(site)
     told, stop = Told(), asyncio.Event()
     loop = asyncio.get_running_loop()
     async with (

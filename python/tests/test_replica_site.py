@@ -319,6 +319,25 @@ async def written_to(site: Site, members: str, clients: int = 3) -> AsyncIterato
             stop.set()
 
 
+def killings(site: Site) -> list[Callable[[], Awaitable[None]]]:
+    """Of an agent, a replica, the log's server: each is there again afterwards."""
+
+    async def kill_agent(member: str) -> None:
+        site.agents[member].end(signal.SIGKILL)
+        site.start_agent(member)
+
+    async def kill_server(cluster: Cluster) -> None:
+        await asyncio.to_thread(cluster.kill_postmaster, alone=random.random() < 0.3)
+        await asyncio.sleep(random.uniform(0, 0.5))
+        await asyncio.to_thread(cluster.start)
+
+    return [
+        lambda: kill_agent(random.choice("abc")),
+        lambda: kill_server(site.replicas[random.choice("abc")]),
+        lambda: kill_server(site.log),
+    ]
+
+
 async def until_committed(tally: Tally, number: int) -> None:
     while len(tally.committed) < number:  # noqa: ASYNC110 - anywhere
         await asyncio.sleep(0.05)
@@ -353,21 +372,7 @@ async def test_all_write_at_once(site: Site) -> None:
 
 async def test_whatever_is_killed(site: Site) -> None:
     """Servers, agents, the log's server: again and again, at any moment."""
-
-    async def kill_agent(member: str) -> None:
-        site.agents[member].end(signal.SIGKILL)
-        site.start_agent(member)
-
-    async def kill_server(cluster: Cluster) -> None:
-        await asyncio.to_thread(cluster.kill_postmaster, alone=random.random() < 0.3)
-        await asyncio.sleep(random.uniform(0, 0.5))
-        await asyncio.to_thread(cluster.start)
-
-    kinds: list[Callable[[], Awaitable[None]]] = [
-        lambda: kill_agent(random.choice("abc")),
-        lambda: kill_server(site.replicas[random.choice("abc")]),
-        lambda: kill_server(site.log),
-    ]
+    kinds = killings(site)
     killed = 0
     loop = asyncio.get_running_loop()
     end = loop.time() + 15

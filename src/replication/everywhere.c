@@ -11,44 +11,21 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_type.h"
+#include "catalog/pg_type_d.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "replication/everywhere.h"
 #include "writeset/apply_others.h"
 #include "writeset/types.h"
+#include "writeset/values.h"
 
 /* ---- numbers of a replica's own ---- */
-
-static bool
-is_of_objects(Oid type)
-{
-	switch (type)
-	{
-		case REGCLASSOID:
-		case REGCOLLATIONOID:
-		case REGCONFIGOID:
-		case REGDICTIONARYOID:
-		case REGNAMESPACEOID:
-		case REGOPEROID:
-		case REGOPERATOROID:
-		case REGPROCOID:
-		case REGPROCEDUREOID:
-		case REGROLEOID:
-		case REGTYPEOID:
-			return true;
-		default:
-			return false;
-	}
-}
 
 /* Or may, as it hashes whatever it is given */
 static bool
@@ -78,11 +55,11 @@ has_own_number(Node *node)
 	switch (nodeTag(node))
 	{
 		case T_Var:
-			return ((Var *) node)->varattno < 0 || is_of_objects(((Var *) node)->vartype);
+			return ((Var *) node)->varattno < 0 || mip_names_objects(((Var *) node)->vartype);
 		case T_Const:
 		case T_CoerceViaIO:
 		case T_FuncExpr:
-			return is_of_objects(exprType(node));
+			return mip_names_objects(exprType(node));
 		default:
 			return false;
 	}
@@ -159,26 +136,13 @@ with_null(Node *node, void *context)
 	return expression_tree_mutator(node, with_null, context);
 }
 
-static Oid
-base_of(Oid domain)
-{
-	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(domain));
-	Oid			base;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for type %u", domain);
-	base = ((Form_pg_type) GETSTRUCT(tuple))->typbasetype;
-	ReleaseSysCache(tuple);
-	return base;
-}
-
 /* What is left of most checks then is nothing. */
 bool
 mip_null_same_everywhere(Oid type)
 {
 	ListCell   *lc;
 
-	for (; get_typtype(type) == TYPTYPE_DOMAIN; type = base_of(type))
+	for (; get_typtype(type) == TYPTYPE_DOMAIN; type = mip_inner_type(type))
 	{
 		foreach(lc, mip_domain_checks(type))
 		{

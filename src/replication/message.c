@@ -87,7 +87,7 @@ mip_settings_message(const MipLogSettings *settings, MipMessageId id, char *memb
 
 /* ---- reading ---- */
 
-pg_noreturn static void
+void
 mip_refuse_message(const char *detail)
 {
 	ereport(ERROR,

@@ -35,6 +35,8 @@
 #ifndef MIP_REPLICATION_MESSAGE_H
 #define MIP_REPLICATION_MESSAGE_H
 
+#include "base/compat.h"
+
 #define MIP_MESSAGE_SETTINGS	'S' /* the log's first one; body:
 									 * MipLogSettings */
 #define MIP_MESSAGE_TRANSACTION	'T' /* body: a writeset */
@@ -110,6 +112,9 @@ extern MipMessage *mip_message_decode(const bytea *bytes);
 
 /* Without looking whether they are one: they have been made here. */
 extern MipMessage mip_message_of(const uint8 *bytes, Size length);
+
+/* MP030: these bytes are none, for that reason. */
+pg_noreturn extern void mip_refuse_message(const char *detail);
 
 /* Settings as a body, and back */
 extern bytea *mip_settings_message(const MipLogSettings *settings, MipMessageId id, char *member);

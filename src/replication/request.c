@@ -46,12 +46,6 @@
 
 #define FIXED	48
 
-uint64
-mip_request_family(const char *xid)
-{
-	return mipw_fnv(MIPW_FNV, xid, strlen(xid));
-}
-
 /* ---- as bytes ---- */
 
 static void
@@ -101,7 +95,7 @@ mip_request_encode(const MipRequest *request, uint64 begun, const bytea *writese
 	mipw_put_number(fixed + 44, (uint32) put_text(&body, entry->result), 4);
 	mipw_put_number(fixed, body.len - VARHDRSZ, 4);
 	mipw_put_number(fixed + 4, begun, 8);
-	mipw_put_number(fixed + 12, mip_request_family(request->xid), 8);
+	mipw_put_number(fixed + 12, mipw_fnv(MIPW_FNV, request->xid, strlen(request->xid)), 8);
 	mipw_put_number(fixed + 20, entry->xinst, 8);
 	mipw_put_number(fixed + 28, entry->since, 8);
 	memcpy(body.data + VARHDRSZ, fixed, FIXED);
@@ -117,15 +111,6 @@ typedef struct Reader
 	const char *end;
 } Reader;
 
-pg_noreturn static void
-refuse_body(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_MIP_DIVERGED),
-			 errmsg("this is not a message of a replicated site's log"),
-			 errdetail("In the given bytes: a request that ends too early.")));
-}
-
 static char *
 next_string(Reader *reader)
 {
@@ -133,7 +118,7 @@ next_string(Reader *reader)
 	char	   *string = pnstrdup(reader->at, length);
 
 	if (length == reader->end - reader->at)
-		refuse_body();
+		mip_refuse_message("a request that ends too early");
 	reader->at += length + 1;
 	return string;
 }
@@ -160,14 +145,15 @@ next_text(Reader *reader, int32 length)
 	if (length < 0)
 		return NULL;
 	if (length > reader->end - reader->at)
-		refuse_body();
+		mip_refuse_message("a request that ends too early");
 	value = cstring_to_text_with_len(reader->at, length);
 	reader->at += length;
 	return value;
 }
 
-MipRequest
-mip_request_decode(const MipMessage *message, const char **owner)
+/* The entry's owner is invalid if there is no role of that name, which `owner` is set to. */
+static MipRequest
+decode(const MipMessage *message, const char **owner)
 {
 	const uint8 *body = message->body;
 	MiptEntry  *entry = palloc0(sizeof(MiptEntry));
@@ -175,12 +161,12 @@ mip_request_decode(const MipMessage *message, const char **owner)
 	Reader		reader = {(const char *) body + FIXED, (const char *) body + mipw_get_number(body, 4)};
 
 	if (reader.end < reader.at)
-		refuse_body();
+		mip_refuse_message("a request that ends too early");
 	entry->xinst = mipw_get_number(body + 20, 8);
 	entry->since = mipw_get_number(body + 28, 8);
 	request.xid = next_string(&reader);
 	if (request.xid[0] == '\0' || strlen(request.xid) > MIP_XID_MAX)
-		refuse_body();
+		mip_refuse_message("a request that ends too early");
 	*owner = next_string(&reader);
 	entry->owner = get_role_oid(*owner, true);
 	entry->sites = next_sites(&reader, (int32) mipw_get_number(body + 36, 4));
@@ -234,7 +220,7 @@ void
 mip_request_apply(const MipMessage *message)
 {
 	const char *owner;
-	MipRequest	request = mip_request_decode(message, &owner);
+	MipRequest	request = decode(message, &owner);
 
 	if (request.entry == NULL)
 		return;

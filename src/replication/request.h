@@ -24,19 +24,10 @@ typedef struct MipRequest
 extern bytea *mip_request_encode(const MipRequest *request, uint64 begun, const bytea *writeset);
 
 /*
- * That of a message. Its entry's owner is invalid if there is no role of that name, which
- * `owner` is set to. MP030 if the message has none.
- */
-extern MipRequest mip_request_decode(const MipMessage *message, const char **owner);
-
-/* Hash of an XID, as in messages */
-extern uint64 mip_request_family(const char *xid);
-
-/*
  * Writes the entry of a message that stays, in the transaction that applies it, which has the
  * family lock from then on: a committed one of an instance, or an aborted one of a fence that is
  * to refuse an instance, unless there is one. Instances that are active here are doomed by
- * what is committed elsewhere. Errors out while there is no such role here.
+ * what is committed elsewhere. Errors out while there is no such role here; MP030 if the message has no request.
  */
 extern void mip_request_apply(const MipMessage *message);
 

@@ -66,20 +66,14 @@ decode(const uint8 *bytes, Size length, MipwSet *set)
 		elog(ERROR, "a writeset in the memory of this server is damaged");
 }
 
-static MipMessage
-waiting_message(const MipCommit *commit)
+static bool
+is_of_family(const MipMessage *message, uint64 family)
 {
-	return mip_message_of(dsa_get_address(mip_member_memory(), commit->message), commit->length);
+	return message->kind == MIP_MESSAGE_REQUEST && message->family == family;
 }
 
 static bool
-is_of_family(MipMessage message, uint64 family)
-{
-	return message.kind == MIP_MESSAGE_REQUEST && message.family == family;
-}
-
-static bool
-is_in_conflict(const MipMessage *message, const MipwSet *set)
+is_in_conflict(const MipMessage *message, const void *set)
 {
 	MipwSet		other;
 
@@ -89,8 +83,21 @@ is_in_conflict(const MipMessage *message, const MipwSet *set)
 	return mipw_conflict(set, &other);
 }
 
+static bool
+is_another(const MipMessage *waiting, const void *message)
+{
+	return !mip_same_id(&waiting->id, &((const MipMessage *) message)->id);
+}
+
+static bool
+is_sibling(const MipMessage *waiting, const void *message)
+{
+	return is_another(waiting, message) && is_of_family(waiting, ((const MipMessage *) message)->family);
+}
+
+/* With the member's lock */
 static void
-refuse_waiting(const MipwSet *set)
+refuse_waiting(bool (*has_to_go) (const MipMessage *waiting, const void *what), const void *what)
 {
 	for (int i = 0; i < mip_member->ncommits; i++)
 	{
@@ -99,8 +106,8 @@ refuse_waiting(const MipwSet *set)
 
 		if (!waits(commit))
 			continue;
-		message = waiting_message(commit);
-		if (is_in_conflict(&message, set))
+		message = mip_message_of(dsa_get_address(mip_member_memory(), commit->message), commit->length);
+		if (has_to_go(&message, what))
 			mip_commit_set(commit, MIP_COMMIT_REFUSED);
 	}
 }
@@ -119,7 +126,7 @@ mip_applying_begin(const MipwSet *set)
 	Assert(!DsaPointerIsValid(mip_member->applying));
 	mip_member->applying = copy;
 	mip_member->applying_length = set->length;
-	refuse_waiting(set);
+	refuse_waiting(is_in_conflict, set);
 	LWLockRelease(mip_member->lock);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
@@ -132,13 +139,7 @@ mip_defining_begin(const MipMessage *message, uint64 position)
 	(void) mip_member_memory();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	mip_member->defining = position;
-	for (int i = 0; i < mip_member->ncommits; i++)
-	{
-		MipCommit  *commit = &mip_member->commits[i];
-
-		if (waits(commit) && !mip_same_id(&commit->id, &message->id))
-			mip_commit_set(commit, MIP_COMMIT_REFUSED);
-	}
+	refuse_waiting(is_another, message);
 	LWLockRelease(mip_member->lock);
 }
 
@@ -149,14 +150,7 @@ mip_deciding_begin(const MipMessage *message)
 	(void) mip_member_memory();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	mip_member->deciding = message->family;
-	for (int i = 0; i < mip_member->ncommits; i++)
-	{
-		MipCommit  *commit = &mip_member->commits[i];
-
-		if (waits(commit) && !mip_same_id(&commit->id, &message->id) &&
-			is_of_family(waiting_message(commit), message->family))
-			mip_commit_set(commit, MIP_COMMIT_REFUSED);
-	}
+	refuse_waiting(is_sibling, message);
 	LWLockRelease(mip_member->lock);
 }
 
@@ -177,7 +171,7 @@ mip_meets_applying(const MipMessage *message)
 	MipwSet		set;
 
 	Assert(LWLockHeldByMe(mip_member->lock));
-	if (message->first < mip_member->defining || is_of_family(*message, mip_member->deciding))
+	if (message->first < mip_member->defining || is_of_family(message, mip_member->deciding))
 		return true;
 	if (!DsaPointerIsValid(mip_member->applying) || mip_member->applied > message->snapshot)
 		return false;

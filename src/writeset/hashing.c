@@ -44,23 +44,7 @@
 static bool
 is_oid(Oid type)
 {
-	switch (type)
-	{
-		case REGCLASSOID:
-		case REGCOLLATIONOID:
-		case REGCONFIGOID:
-		case REGDICTIONARYOID:
-		case REGNAMESPACEOID:
-		case REGOPEROID:
-		case REGOPERATOROID:
-		case REGPROCOID:
-		case REGPROCEDUREOID:
-		case REGROLEOID:
-		case REGTYPEOID:
-			return true;
-		default:
-			return get_typtype(type) == TYPTYPE_ENUM;
-	}
+	return mip_names_objects(type) || get_typtype(type) == TYPTYPE_ENUM;
 }
 
 static bool

@@ -78,24 +78,7 @@ typedef struct Reading
 static bool
 has_names_from_elsewhere(Oid type, HTAB *seen)
 {
-	switch (type)
-	{
-		case ACLITEMOID:
-		case REGCLASSOID:
-		case REGCOLLATIONOID:
-		case REGCONFIGOID:
-		case REGDICTIONARYOID:
-		case REGNAMESPACEOID:
-		case REGOPERATOROID:
-		case REGOPEROID:
-		case REGPROCEDUREOID:
-		case REGPROCOID:
-		case REGROLEOID:
-		case REGTYPEOID:
-			return true;
-		default:
-			return stack_is_too_deep();
-	}
+	return type == ACLITEMOID || mip_names_objects(type) || stack_is_too_deep();
 }
 
 /* Arrays, and the like, of xml have the output function's text: not all that is stored. */

@@ -77,3 +77,25 @@ mip_any_type(Oid type, HTAB *seen, MipTypeVisitor visit)
 	}
 	return false;
 }
+
+bool
+mip_names_objects(Oid type)
+{
+	switch (type)
+	{
+		case REGCLASSOID:
+		case REGCOLLATIONOID:
+		case REGCONFIGOID:
+		case REGDICTIONARYOID:
+		case REGNAMESPACEOID:
+		case REGOPEROID:
+		case REGOPERATOROID:
+		case REGPROCOID:
+		case REGPROCEDUREOID:
+		case REGROLEOID:
+		case REGTYPEOID:
+			return true;
+		default:
+			return false;
+	}
+}

@@ -27,4 +27,7 @@ typedef bool (*MipTypeVisitor) (Oid type, HTAB *seen);
 extern bool mip_any_type(Oid type, HTAB *seen, MipTypeVisitor visit);
 extern bool mip_any_column_type(TupleDesc desc, HTAB *seen, MipTypeVisitor visit);
 
+/* regclass and the like: an object's OID, shown as its name */
+extern bool mip_names_objects(Oid type);
+
 #endif							/* MIP_WRITESET_TYPES_H */

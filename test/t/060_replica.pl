@@ -242,10 +242,7 @@ for my $point ('queued', 'certified')
 		take('a');
 		$applier{a}->send_sql(receive_sql(++$behind{a}));
 	}
-	starts_again($node{a}, $pid);
-	$_->quit for $s{a}, $applier{a};
-	$s{a} = session($node{a}, 'client of a again');
-	start_applier('a');
+	$s{a} = after_crash('a', $pid, $s{a});
 	same("a crash when a commit is $point");
 }
 is(value('b', 13), 1, 'one was in the log, the other not');

@@ -368,10 +368,7 @@ for my $point ('queued', 'certified', 'turn', 'row')
 		take('a');
 		$applier{a}->send_sql(receive_sql(++$behind{a}));
 	}
-	starts_again($node{a}, $pid);
-	$_->quit for $s{a}, $applier{a};
-	$s{a} = session($node{a}, 'client of a again');
-	start_applier('a');
+	$s{a} = after_crash('a', $pid, $s{a});
 	same("a crash when a commit is at: $point");
 	is(kept($_, "crash $point"), $point eq 'queued' ? '' : '1 what crash postgres', "it is known at $_ whether it has been") for keys %node;
 }

@@ -10,7 +10,7 @@ use MipTest;
 use PostgreSQL::Test::Cluster;
 use Test::More;
 
-our @EXPORT = qw(@log %node %applier %behind first_replica start_applier join_site leave_site waiting kind take receive_sql receive
+our @EXPORT = qw(@log %node %applier %behind first_replica start_applier after_crash join_site leave_site waiting kind take receive_sql receive
   commit all_are_same done define);
 
 our @log;		# messages, in hexadecimal
@@ -42,6 +42,16 @@ sub start_applier
 	$applier{$member} = session($node{$member}, "applier of $member");
 	$behind{$member} = $applier{$member}->sql('SELECT read_after FROM mip.replica_start()');
 	return;
+}
+
+# A server that crashes, of that process, is there again; its applier is, and a session in place of this one.
+sub after_crash
+{
+	my ($member, $pid, $session) = @_;
+	starts_again($node{$member}, $pid);
+	$session->quit;
+	start_applier($member);
+	return session($node{$member}, "client of $member again");
 }
 
 # A copy of another one
