@@ -196,7 +196,10 @@ insert_committed(const char *xid, const MiptEntry *entry)
 	mipt_insert_committed(xid, entry);
 }
 
-/* What has come before it, if anything, is decided. Whoever refuses another role's could not see it where he was. */
+/*
+ * What has come before it, if anything, is decided. Whoever refuses another role's could not see
+ * it where he was. What only runs here does not count: it runs nowhere else.
+ */
 static void
 insert_refusal(const char *xid, const MiptEntry *entry)
 {
@@ -206,9 +209,8 @@ insert_refusal(const char *xid, const MiptEntry *entry)
 	{
 		MiptEntry  *other = lfirst(lc);
 
-		if (other->owner != entry->owner ||
-			(ItemPointerIsValid(&other->tid) &&
-			 (other->state == MIP_COMMITTED || other->xinst == entry->xinst)))
+		if (ItemPointerIsValid(&other->tid) &&
+			(other->state == MIP_COMMITTED || other->xinst == entry->xinst || other->owner != entry->owner))
 			return;
 	}
 	mip_doom_one(xid, entry->xinst);

@@ -332,7 +332,15 @@ is(fenced($s{a}, 'a', "SELECT mip.refuse('of owner', 1, '{}')"), 't', 'a superus
 $sibling->quit;
 is(kept($_, 'of owner'), '1 owner aborted', "it stays that of its owner at $_") for keys %node;
 
+# what runs at one replica only does not keep a refusal from that one
+$sibling = session($node{b}, 'stranger at b');
+$sibling->sql('SET ROLE stranger');
+attempted($sibling, 'taken', 1, 16);
 $s{a}->sql('SET ROLE owner');
+is(fenced($s{a}, 'a', "SELECT mip.refuse('taken', 5, '{}')"), 't', 'an instance is refused while a stranger has its family elsewhere');
+is(kept($_, 'taken'), '5 owner aborted', "that is noted at $_, too") for keys %node;
+$sibling->quit;
+
 attempted($s{a}, 'owned', 1, 16);
 ends($s{a}, 'a', 'owned');
 same('owned');
