@@ -357,6 +357,13 @@ typedef RelFileNode MipFileLocator;
 #define MIP_UPDATES_SUMMARIES_ONLY(indexes) false
 #endif
 
+/* What an index keeps from one row to the next it lets go. */
+#if PG_VERSION_NUM >= 170000
+#define mip_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
+#else
+#define mip_index_insert_cleanup(index, info) ((void) 0)
+#endif
+
 /* Which columns are updated is in the range table's entry, or beside it. */
 #if PG_VERSION_NUM >= 160000
 #define mip_add_permissions(estate, rte) addRTEPermissionInfo(&(estate)->es_rteperminfos, rte)

@@ -42,6 +42,17 @@ typedef struct KnownTable
 static HTAB *known;
 static uint64 forgotten;		/* how often something has been */
 
+/* It has failed where a row of another replica was applied (writeset/apply_aside.c). */
+static void
+refuse_set_aside(Relation index)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("exclusion constraint \"%s\" is not enforced at this replica", RelationGetRelationName(index)),
+			 errdetail("Its index is set aside, since it could not take in a row of another replica."),
+			 errhint("Write at another replica; or remove such rows, then use REINDEX INDEX.")));
+}
+
 /* Of one index. `row`: NULL to know only whether it has entries of several rows */
 static bool
 shares(Relation index, TupleTableSlot *row, EState *estate)
@@ -50,7 +61,11 @@ shares(Relation index, TupleTableSlot *row, EState *estate)
 	MipRoom    *room;
 
 	if (!info->ii_ReadyForInserts)
+	{
+		if (index->rd_index->indisexclusion)
+			refuse_set_aside(index);
 		return false;
+	}
 	room = mip_room_open(index);
 	if (row && mip_room_is_shared(room))
 		mip_room_check_row(room, info, row, estate);

@@ -109,24 +109,31 @@ is_at_once(const MipTarget *target, Oid index)
 }
 
 void
-mip_apply_enter_indexes(MipApply *apply, MipTarget *target, TupleTableSlot *slot, bool update,
-						bool only_summarizing)
+mip_apply_enter_some(MipApply *apply, MipTarget *target, int first, int n, TupleTableSlot *row,
+					 bool update, bool only_summarizing)
 {
+	ResultRelInfo *info = target->info;
+	ResultRelInfo all = *info;
 	bool		conflict = false;
 	List	   *doubtful;
 	ListCell   *lc;
 
-	if (target->info->ri_NumIndices == 0)
+	if (n == 0)
 		return;
+	info->ri_NumIndices = n;
+	info->ri_IndexRelationDescs += first;
+	info->ri_IndexRelationInfo += first;
 	/* as for a speculative insertion: nothing fails, nobody is waited for */
-	doubtful = mip_insert_index_tuples(target->info, slot, apply->estate, update, &conflict,
-									   only_summarizing);
+	doubtful = mip_insert_index_tuples(info, row, apply->estate, update, &conflict, only_summarizing);
+	info->ri_NumIndices = all.ri_NumIndices;
+	info->ri_IndexRelationDescs = all.ri_IndexRelationDescs;
+	info->ri_IndexRelationInfo = all.ri_IndexRelationInfo;
 	foreach(lc, doubtful)
 	{
 		if (is_at_once(target, lfirst_oid(lc)))
-			check_entry_of(apply, target, lfirst_oid(lc), &slot->tts_tid);
+			check_entry_of(apply, target, lfirst_oid(lc), &row->tts_tid);
 		else
-			add_doubt(apply, target, lfirst_oid(lc), &slot->tts_tid);
+			add_doubt(apply, target, lfirst_oid(lc), &row->tts_tid);
 	}
 	list_free(doubtful);
 }

@@ -10,9 +10,9 @@
 
 #include "writeset/apply_target.h"
 
-/* Enters a new version into the indexes, whatever else has its keys. */
-extern void mip_apply_enter_indexes(MipApply *apply, MipTarget *target, TupleTableSlot *slot,
-									bool update, bool only_summarizing);
+/* Enters a new version into `n` of the indexes, from the `first` on, whatever else has its keys. */
+extern void mip_apply_enter_some(MipApply *apply, MipTarget *target, int first, int n,
+								 TupleTableSlot *row, bool update, bool only_summarizing);
 
 /*
  * What there is to be known of a table's rows is void: it is truncated. Nothing of it

@@ -458,6 +458,35 @@ init_keys(MipTarget *target)
 	}
 }
 
+/* By such ones rows are found, and told apart. */
+static bool
+is_needed(Relation index)
+{
+	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisunique;
+}
+
+static void
+open_indexes(const MipApply *apply, MipTarget *target)
+{
+	ResultRelInfo *info = target->info;
+	int			n = 0;
+
+	ExecOpenIndices(info, false);
+	for (int i = 0; i < info->ri_NumIndices; i++)
+	{
+		Relation	index = info->ri_IndexRelationDescs[i];
+		IndexInfo  *of_index = info->ri_IndexRelationInfo[i];
+
+		if (apply->as_is && !is_needed(index))
+			continue;
+		info->ri_IndexRelationDescs[i] = info->ri_IndexRelationDescs[n];
+		info->ri_IndexRelationInfo[i] = info->ri_IndexRelationInfo[n];
+		info->ri_IndexRelationDescs[n] = index;
+		info->ri_IndexRelationInfo[n++] = of_index;
+	}
+	target->nneeded = n;
+}
+
 void
 mip_target_open_indexes(MipApply *apply, MipTarget *target)
 {
@@ -466,7 +495,7 @@ mip_target_open_indexes(MipApply *apply, MipTarget *target)
 	if (target->indexed)
 		return;
 	before = MemoryContextSwitchTo(apply->estate->es_query_cxt);
-	ExecOpenIndices(target->info, false);
+	open_indexes(apply, target);
 	target->indexed = true;
 	target->runs_code = runs_code(target);
 	choose_index(target);

@@ -37,6 +37,8 @@ typedef struct MipTarget
 	bool		shares;			/* that has been opened by a twin */
 	ResultRelInfo *info;
 	bool		indexed;		/* indexes are open */
+	int			nneeded;		/* so many of them come first, and must not
+								 * fail; the others see apply_aside.c */
 	AclMode		checked;		/* rights that have been looked for */
 	AclMode		rights;			/* those of them that he has to all of it */
 	MipColumn  *columns;		/* where the writeset's columns are here */

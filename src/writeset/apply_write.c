@@ -23,6 +23,7 @@
 
 #include "base/compat.h"
 #include "tableam/capture.h"
+#include "writeset/apply_aside.h"
 #include "writeset/apply_check.h"
 #include "writeset/apply_column.h"
 #include "writeset/apply_find.h"
@@ -127,7 +128,7 @@ complete_row(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 static void
 inserted(MipApply *apply, MipTarget *target, TupleTableSlot *slot)
 {
-	mip_apply_enter_indexes(apply, target, slot, false, false);
+	mip_apply_enter_some(apply, target, 0, target->nneeded, slot, false, false);
 	ExecARInsertTriggers(apply->estate, target->info, slot, NIL, NULL);
 	mip_apply_remember(apply, target, slot);
 }
@@ -245,8 +246,10 @@ mip_apply_flush(MipApply *apply, MipTarget *target)
 		apply->number = target->numbers[i];
 		mip_target_own_settings(apply, target);
 		inserted(apply, target, target->batch[i]);
-		ExecClearTuple(target->batch[i]);
 	}
+	mip_apply_enter_dispensable(apply, target, target->batch, target->batched, false, false);
+	for (int i = 0; i < target->batched; i++)
+		ExecClearTuple(target->batch[i]);
 	apply->number = number;
 	dlist_delete(&target->batch_node);
 	target->batched = 0;
@@ -308,6 +311,13 @@ note_updated(MipApply *apply, MipTarget *target)
 	mip_set_updated_columns(apply->estate, target->info->ri_RangeTableIndex, target->updated);
 }
 
+static void
+updated(MipApply *apply, MipTarget *target, bool only_summarizing)
+{
+	mip_apply_enter_some(apply, target, 0, target->nneeded, target->row, true, only_summarizing);
+	mip_apply_enter_dispensable(apply, target, &target->row, 1, true, only_summarizing);
+}
+
 static TM_Result
 update_found(MipApply *apply, MipTarget *target)
 {
@@ -342,8 +352,7 @@ update_found(MipApply *apply, MipTarget *target)
 	if (result != TM_Ok)
 		return result;
 	if (MIP_UPDATES_INDEXES(indexes))
-		mip_apply_enter_indexes(apply, target, target->row, true,
-								MIP_UPDATES_SUMMARIES_ONLY(indexes));
+		updated(apply, target, MIP_UPDATES_SUMMARIES_ONLY(indexes));
 	ExecARUpdateTriggers(apply->estate, target->info, NULL, NULL, &tid, NULL, target->row, NIL,
 						 NULL, false);
 	mip_apply_remember(apply, target, target->row);

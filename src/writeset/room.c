@@ -383,6 +383,16 @@ check_own(const MipRoom *room, TupleDesc desc, Datum *values, bool *nulls)
 		refuse_entry(room->index);
 }
 
+/* Beside other rows each is compared: what has no order, as json within a composite, is found so. */
+static void
+check_order(Relation index, Datum *values, bool *nulls)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+		if (!nulls[i])
+			(void) FunctionCall2Coll(index_getprocinfo(index, i + 1, BTORDER_PROC), index->rd_indcollation[i],
+									 values[i], values[i]);
+}
+
 /* Several values of a range are told apart by how far they are from each other, as float8. */
 static void
 check_distances(Relation index, Datum *values, bool *nulls)
@@ -443,6 +453,7 @@ check(MipRoom *room, Datum *values, bool *nulls)
 	{
 		case BTREE_AM_OID:
 			check_own(room, RelationGetDescr(room->index), values, nulls);
+			check_order(room->index, values, nulls);
 			break;
 		case GIN_AM_OID:
 			check_gin(room->index, values, nulls);

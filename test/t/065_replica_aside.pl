@@ -1,0 +1,149 @@
+# A replicated site: an index that cannot take in a row of another replica is set aside, and the replica goes on.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use MipTest;
+use MipTest::Replicas;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+first_replica('a', q[
+	CREATE TYPE pair AS (i int, j json);
+	CREATE TABLE places (id int PRIMARY KEY, at point) USING mip;
+	CREATE INDEX places_at ON places USING gist (at);
+	CREATE INDEX places_swapped ON places USING spgist (at);
+	CREATE TABLE bookings (id int PRIMARY KEY, r numrange, EXCLUDE USING gist (r WITH &&)) USING mip;
+	CREATE TABLE pairs (id int PRIMARY KEY, p pair UNIQUE) USING mip;
+	CREATE TABLE keyless (n int, t text) USING mip;
+	CREATE TABLE numbers (id int PRIMARY KEY, n int) USING mip;
+	CREATE TABLE stamped (n int, s int) USING mip;
+	CREATE FUNCTION inverse(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1 / $1; END';
+	CREATE FUNCTION full_disk(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN RAISE 'no room' USING ERRCODE = '53100'; END$$;], deadlock_timeout => '1s');
+join_site('b', 'a');
+
+my $s = session($node{a}, 'client');
+my $t = session($node{b}, 'client of b');
+my $reader = session($node{b}, 'reader of b');
+
+# What an index is good for
+sub state_of
+{
+	my ($member, $index) = @_;
+	return mip_sql($node{$member}, "SELECT indisvalid, indisready, indislive FROM pg_index WHERE indexrelid = '$index'::regclass");
+}
+
+sub is_set_aside
+{
+	my ($member, $index, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(state_of($member, $index), 'f|f|t', "$name: it is set aside at $member");
+	return;
+}
+
+sub is_used
+{
+	my ($member, $index, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(state_of($member, $index), 't|t|t', "$name: it is used at $member");
+	return;
+}
+
+# Statements of both replicas that know nothing of each other: that of `b` comes first. Who has yet to commit at `a` may be in
+# the way there, and not know.
+sub beside
+{
+	my ($of_b, $of_a, $name, @tables) = @_;
+	$t->send_sql($of_b);
+	take('b');
+	$s->send_sql($of_a);
+	take('a');
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	all_are_same($name, @tables);
+	is(($t->finish)[1], '', '... done at b');
+	like(($s->finish)[1], qr/^$|ERROR:  08007:/, '... and at a');
+	return;
+}
+
+# ---- an index that does not take rows in beside others ----
+
+my $nearest = 'SET enable_seqscan = off; SELECT id FROM places ORDER BY at <-> point(7, 7) LIMIT 1';
+is($reader->sql($nearest), '', 'a plan with the index');
+beside('INSERT INTO places SELECT i, point(i, i) FROM generate_series(1, 500) i', q[INSERT INTO places VALUES (1000, '(1e300,-1e300)')],
+	'a point that is too far from all others', 'places');
+is_set_aside($_, 'places_at', 'GiST') for qw(a b);
+is($reader->sql($nearest), '7', 'the plan is another one');
+is($reader->sql('SELECT count(*) FROM places WHERE at ~= point(1e300, -1e300)'), '1', '... which has all rows');
+like(slurp_file($node{b}->logfile), qr/WARNING: .*index "places_at" of table "places" is set aside at this replica\n.*DETAIL: .*value out of range/,
+	'the log tells of it');
+done($s, 'UPDATE places SET at = point(2000, 2000) WHERE id IN (1, 1000)', 'rows are changed after it', 'places');
+done($s, 'INSERT INTO places SELECT i, point(i, i) FROM generate_series(1001, 1500) i', 'and come to it', 'places');
+$s->sql('VACUUM places');
+mip_sql($node{$_}, 'REINDEX INDEX places_at') for qw(a b);
+is_used($_, 'places_at', 'built again') for qw(a b);
+is($reader->sql('SELECT count(*) FROM places WHERE at ~= point(2000, 2000)'), '2', 'with the rows that came meanwhile');
+done($s, 'DELETE FROM places WHERE id < 5; ', 'and is kept', 'places');
+
+# ---- a constraint ----
+
+$t->sql('BEGIN; INSERT INTO bookings SELECT i, numrange(i, i + 1) FROM generate_series(1, 500) i; ROLLBACK');
+done($s, q[INSERT INTO bookings VALUES (1, numrange(1, 2)), (1000, numrange(-9e308, -8e308))], 'a range that is too far from others', 'bookings');
+is_used('a', 'bookings_r_excl', 'a few rows');
+is_set_aside('b', 'bookings_r_excl', 'more, which are no more');
+$t->refused(q[INSERT INTO bookings VALUES (2000, numrange(1, 2))], '55000', 'what it does not keep out is refused');
+$t->refused(q[UPDATE bookings SET r = numrange(1, 2) WHERE id = 1000], '55000', '... as a new version, too');
+done($s, q[INSERT INTO bookings VALUES (2, numrange(3, 4))], 'what another replica has not kept out', 'bookings');
+$t->send_sql('DELETE FROM bookings WHERE id = 1000');
+take('b');
+all_are_same('a row may go', 'bookings');
+is(($t->finish)[1], '', '... done');
+mip_sql($node{$_}, 'VACUUM bookings; REINDEX INDEX bookings_r_excl') for qw(a b);
+is_used($_, 'bookings_r_excl', 'built again') for qw(a b);
+$t->refused(q[INSERT INTO bookings VALUES (2000, numrange(1, 2))], '23P01', 'it keeps out again what it is to keep out');
+
+# ---- an index of one replica only ----
+
+mip_sql($node{b}, 'CREATE INDEX CONCURRENTLY numbers_brin ON numbers USING brin (n); CREATE INDEX CONCURRENTLY numbers_inverse ON numbers (inverse(n)); CREATE INDEX CONCURRENTLY numbers_n ON numbers (n)');
+done($s, 'INSERT INTO numbers VALUES (1, 1), (2, 0), (3, 3)', 'a row that a function does not take', 'numbers');
+is_set_aside('b', 'numbers_inverse', 'an index of its own');
+is_used('b', 'numbers_n', 'the next one');
+unlike(slurp_file($node{b}->logfile), qr/leak/, '... and nothing is left by the one before');
+is(mip_sql($node{b}, 'SET enable_seqscan = off; SELECT id FROM numbers WHERE n = 0'), '2', '... which has the row');
+is(mip_sql($node{b}, 'SET enable_seqscan = off; SELECT string_agg(id::text, $$ $$ ORDER BY n) FROM numbers'), '2 1 3', '... and those behind it');
+
+mip_sql($node{b}, 'CREATE INDEX CONCURRENTLY keyless_t ON keyless (t, n); CREATE INDEX CONCURRENTLY keyless_n ON keyless (n)');
+done($s, q[INSERT INTO keyless SELECT i, i FROM generate_series(1, 100) i], 'rows without a key', 'keyless');
+done($s, q[UPDATE keyless SET t = (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 200) i) || n WHERE n IN (2, 4)],
+	'some that are too long for the index by which they are found', 'keyless');
+is_set_aside('b', 'keyless_t', 'the index');
+is_used('b', 'keyless_n', 'another one');
+done($s, q[UPDATE keyless SET t = 'x' WHERE n < 5], 'by that they are found', 'keyless');
+
+# ---- what passes does not set an index aside ----
+
+mip_sql($node{b}, 'CREATE INDEX CONCURRENTLY stamped_s ON stamped (full_disk(s))');
+$s->send_sql('INSERT INTO stamped VALUES (1, 1)');
+take('a');
+receive('a');
+is(($s->finish)[1], '', 'a row');
+$applier{b}->refused(receive_sql(scalar @log), '53100', 'a disk that is full');
+is_used('b', 'stamped_s', 'an index that may have room later');
+mip_sql($node{b}, 'DROP INDEX CONCURRENTLY stamped_s');
+start_applier('b');
+all_are_same('then it goes on', 'stamped');
+
+# ---- what has no order ----
+
+$s->refused(q[INSERT INTO pairs VALUES (1, '(1,"{}")')], '42883', 'a value that nothing can be compared with, and is the first one');
+
+# ---- whoever is in the way ----
+
+mip_sql($node{b}, 'CREATE INDEX CONCURRENTLY stamped_inverse ON stamped (inverse(n))');
+$reader->sql('BEGIN; SELECT count(*) FROM stamped');
+done($s, 'INSERT INTO stamped VALUES (0, 0)', 'whoever reads the table, and may have a plan with the index', 'stamped');
+is_set_aside('b', 'stamped_inverse', 'at once');
+is(mip_sql($node{b}, 'SELECT ended FROM mip.replication'), '1', 'he has gone');
+
+done_testing();
