@@ -29,12 +29,14 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "base/settings.h"
+#include "base/sqlstate.h"
 #include "replication/definable.h"
 #include "replication/defined.h"
 #include "replication/definition.h"
 #include "replication/executed.h"
 #include "replication/member.h"
 #include "replication/temporary.h"
+#include "tableam/tableam.h"
 
 /* What a definition may be understood by */
 static const char *const meaningful[] = {
@@ -60,6 +62,13 @@ static const char *const meaningful[] = {
 	"extra_float_digits",
 	"bytea_output",
 };
+
+typedef enum Attempt
+{
+	TRIAL,						/* where it comes from */
+	FOR_GOOD,
+	BY_WHAT_IS_SEEN,			/* likewise; new indexes get nothing else */
+} Attempt;
 
 typedef struct Definition
 {
@@ -173,8 +182,9 @@ execute_statement(const RawStmt *raw, const char *command, bool checked)
 
 /* In a subtransaction, which undoes also the user and his settings if it fails. */
 static void
-execute(const Definition *definition, bool checked)
+execute(const Definition *definition, Attempt what)
 {
+	bool		checked = what == TRIAL;
 	int			level = NewGUCNestLevel();
 	Oid			user;
 	int			context;
@@ -184,6 +194,8 @@ execute(const Definition *definition, bool checked)
 
 	GetUserIdAndSecContext(&user, &context);
 	become(definition);
+	if (what == BY_WHAT_IS_SEEN)
+		mip_set_for_now("max_parallel_maintenance_workers", "0");
 	statements = pg_parse_query(definition->command);
 	if (statements == NIL)
 		ereport(ERROR,
@@ -205,17 +217,18 @@ execute(const Definition *definition, bool checked)
  * at once, where it is tried out.
  */
 static ErrorData *
-attempt(const Definition *definition, bool stays)
+attempt(const Definition *definition, Attempt what)
 {
 	MemoryContext memory = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
 
 	BeginInternalSubTransaction(NULL);
-	mip_executed_begin(!stays);
+	mip_executed_begin(what == TRIAL);
+	mip_index_what_is_seen(what == BY_WHAT_IS_SEEN);
 	PG_TRY();
 	{
-		execute(definition, !stays);
+		execute(definition, what);
 	}
 	PG_CATCH();
 	{
@@ -224,8 +237,9 @@ attempt(const Definition *definition, bool stays)
 		FlushErrorState();
 	}
 	PG_END_TRY();
+	mip_index_what_is_seen(false);
 	mip_executed_end();
-	if (stays && error == NULL)
+	if (what != TRIAL && error == NULL)
 		ReleaseCurrentSubTransaction();
 	else
 		RollbackAndReleaseCurrentSubTransaction();
@@ -280,7 +294,7 @@ mip_definition_make(const char *command)
 	ErrorData  *error;
 
 	mip_set_publishes(false);
-	error = attempt(&definition, false);
+	error = attempt(&definition, TRIAL);
 	mip_set_publishes(true);	/* there may be more to come, in a pipeline */
 	if (error)
 		ReThrowError(error);
@@ -291,11 +305,49 @@ mip_definition_make(const char *command)
 
 /* ---- where it is applied ---- */
 
+/* By what depends on a table, or by a child of it that has, or does not have, what it is to have */
 static bool
 may_be_kept_by_temporary(const ErrorData *error)
 {
-	return error->sqlerrcode == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST ||
-		error->sqlerrcode == ERRCODE_FEATURE_NOT_SUPPORTED;
+	switch (error->sqlerrcode)
+	{
+		case ERRCODE_CHECK_VIOLATION:
+		case ERRCODE_DATATYPE_MISMATCH:
+		case ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST:
+		case ERRCODE_DUPLICATE_COLUMN:
+		case ERRCODE_DUPLICATE_OBJECT:
+		case ERRCODE_FEATURE_NOT_SUPPORTED:
+		case ERRCODE_INVALID_TABLE_DEFINITION:
+		case ERRCODE_NOT_NULL_VIOLATION:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
+ * It may fail for another reason, for as long as that is not mended, and is begun again and again:
+ * sessions are ended for it the first time, the second, the fourth, the eighth, ...
+ */
+static bool
+is_time_to_clear(void)
+{
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	if (mip_member->failed != mip_member->defining)
+		mip_member->failures = 0;
+	mip_member->failed = mip_member->defining;
+	mip_member->failures++;
+	LWLockRelease(mip_member->lock);
+	return (mip_member->failures & (mip_member->failures - 1)) == 0;
+}
+
+/* With a way for it, and for rows that only old snapshots see, which others may not have */
+static ErrorData *
+attempt_again(const Definition *definition, const ErrorData *error)
+{
+	if (may_be_kept_by_temporary(error) && is_time_to_clear())
+		mip_temporary_clear();
+	return attempt(definition, BY_WHAT_IS_SEEN);
 }
 
 static void
@@ -312,12 +364,9 @@ mip_definition_execute(const MipMessage *message)
 	ErrorData  *error;
 
 	error_context_stack = &context;
-	error = attempt(&definition, true);
-	if (error && may_be_kept_by_temporary(error))
-	{
-		mip_temporary_clear();
-		error = attempt(&definition, true);
-	}
+	error = attempt(&definition, FOR_GOOD);
+	if (error && !mip_may_pass(error->sqlerrcode))
+		error = attempt_again(&definition, error);
 	error_context_stack = context.previous;
 	if (error)
 		ReThrowError(error);

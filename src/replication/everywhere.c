@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "catalog/pg_type_d.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -57,6 +58,8 @@ has_own_number(Node *node)
 		case T_Var:
 			return ((Var *) node)->varattno < 0 || mip_names_objects(((Var *) node)->vartype);
 		case T_Const:
+			return mip_names_objects(((Const *) node)->consttype) && !((Const *) node)->constisnull &&
+				DatumGetObjectId(((Const *) node)->constvalue) >= FirstNormalObjectId;
 		case T_CoerceViaIO:
 		case T_FuncExpr:
 			return mip_names_objects(exprType(node));

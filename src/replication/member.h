@@ -70,6 +70,9 @@ typedef struct MipMember
 	int			applier;		/* its process, or 0 */
 	uint64		defining;		/* the position of the definition that it
 								 * executes, or 0 */
+	uint64		failed;			/* that of the last one that could not be
+								 * executed, and how often */
+	uint32		failures;
 	uint64		deciding;		/* the family of the request, or fence, that
 								 * is next, or 0 */
 	dsa_pointer applying;		/* the writeset that it applies, if it does */

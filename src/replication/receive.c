@@ -31,6 +31,7 @@
 #include "utils/wait_event.h"
 
 #include "base/mip.h"
+#include "base/sqlstate.h"
 #include "base/stop.h"
 #include "mipt/catalog.h"
 #include "replication/certifier.h"
@@ -340,24 +341,14 @@ check_table(Relation rel)
 {
 }
 
-/* Errors that may not come again. All others say that the tables are not what they are elsewhere. */
+/* All other errors say that the tables are not what they are elsewhere. */
 static bool
-may_pass(int sqlstate)
+may_be_applied_later(int sqlstate)
 {
-	switch (ERRCODE_TO_CATEGORY(sqlstate))
-	{
-		case ERRCODE_CONNECTION_EXCEPTION:
-		case ERRCODE_TRANSACTION_ROLLBACK:
-		case ERRCODE_INSUFFICIENT_RESOURCES:
-		case ERRCODE_OPERATOR_INTERVENTION:
-		case ERRCODE_SYSTEM_ERROR:
-		case ERRCODE_INTERNAL_ERROR:
-			return true;
-		default:
-			return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE || sqlstate == ERRCODE_STATEMENT_TOO_COMPLEX ||
-				sqlstate == ERRCODE_INSUFFICIENT_PRIVILEGE; /* roles are each
-															 * cluster's */
-	}
+	return mip_may_pass(sqlstate) || ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_INTERNAL_ERROR ||
+		sqlstate == ERRCODE_LOCK_NOT_AVAILABLE || sqlstate == ERRCODE_STATEMENT_TOO_COMPLEX ||
+		sqlstate == ERRCODE_INSUFFICIENT_PRIVILEGE; /* roles are each
+													 * cluster's */
 }
 
 static void
@@ -365,7 +356,7 @@ rethrow(MemoryContext context)
 {
 	ErrorData  *error;
 
-	if (may_pass(geterrcode()))
+	if (may_be_applied_later(geterrcode()))
 		PG_RE_THROW();
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();

@@ -25,17 +25,25 @@
 #include "base/rows.h"
 #include "replication/temporary.h"
 
-static void
+/* For so long it is waited for, in ms, and looked so often. */
+#define PATIENCE_MS	2000
+#define NAP_MS		10
+
+/* Is there one yet? */
+static bool
 end_sessions(void)
 {
+	bool		found = false;
+
 	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{
 		const PGPROC *proc = &ProcGlobal->allProcs[i];
 
 		if (proc != MyProc && proc->pid != 0 && proc->databaseId == MyDatabaseId &&
 			OidIsValid(proc->tempNamespaceId))
-			(void) kill(proc->pid, SIGTERM);
+			found |= kill(proc->pid, SIGTERM) == 0;
 	}
+	return found;
 }
 
 static bool
@@ -65,7 +73,11 @@ empty_schema(Relation schemas, HeapTuple row, void *arg)
 void
 mip_temporary_clear(void)
 {
-	end_sessions();
+	for (int waited = 0; end_sessions() && waited < PATIENCE_MS; waited += NAP_MS)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(NAP_MS * 1000L);
+	}
 	mip_each_row(NamespaceRelationId, empty_schema, NULL);
 	CommandCounterIncrement();
 }

@@ -9,8 +9,8 @@
 #define MIP_REPLICATION_TEMPORARY_H
 
 /*
- * Has all other sessions ended that have a temporary schema, of which some take a moment to end;
- * what those that are gone have left there is dropped.
+ * Has all other sessions ended that have a temporary schema, and waits a while for that; what those
+ * that are gone have left there is dropped.
  */
 extern void mip_temporary_clear(void);
 

@@ -51,6 +51,14 @@ heap_view(Relation rel)
 	return view;
 }
 
+static bool only_what_is_seen = false;
+
+void
+mip_index_what_is_seen(bool only)
+{
+	only_what_is_seen = only;
+}
+
 static double
 mip_index_build_range_scan(Relation rel, Relation index, IndexInfo *info,
 						   bool allow_sync, bool anyvisible, bool progress,
@@ -59,6 +67,7 @@ mip_index_build_range_scan(Relation rel, Relation index, IndexInfo *info,
 						   TableScanDesc scan)
 {
 	Relation	view = heap_view(rel);
+	bool		concurrent = info->ii_Concurrent;
 	volatile double tuples;
 
 	RelationIncrementReferenceCount(view);
@@ -71,6 +80,8 @@ mip_index_build_range_scan(Relation rel, Relation index, IndexInfo *info,
 			RelationDecrementReferenceCount(scan->rs_rd);
 			scan->rs_rd = view;
 		}
+		else if (only_what_is_seen)
+			info->ii_Concurrent = info->ii_BrokenHotChain = true;
 		tuples = mip_heap()->index_build_range_scan(view, index, info, allow_sync,
 													anyvisible, progress,
 													start_blockno, numblocks,
@@ -78,6 +89,7 @@ mip_index_build_range_scan(Relation rel, Relation index, IndexInfo *info,
 	}
 	PG_FINALLY();
 	{
+		info->ii_Concurrent = concurrent;
 		RelationCloseSmgr(view);
 	}
 	PG_END_TRY();

@@ -32,6 +32,7 @@
 #include "utils/syscache.h"
 
 #include "base/compat.h"
+#include "base/sqlstate.h"
 #include "writeset/apply_aside.h"
 #include "writeset/apply_check.h"
 
@@ -49,23 +50,6 @@ typedef struct Entering
 } Entering;
 
 /* ---- an index that has failed ---- */
-
-/* Those of this replica, or session, at this moment */
-static bool
-may_pass(int sqlstate)
-{
-	switch (ERRCODE_TO_CATEGORY(sqlstate))
-	{
-		case ERRCODE_CONNECTION_EXCEPTION:
-		case ERRCODE_TRANSACTION_ROLLBACK:
-		case ERRCODE_INSUFFICIENT_RESOURCES:
-		case ERRCODE_OPERATOR_INTERVENTION:
-		case ERRCODE_SYSTEM_ERROR:
-			return true;
-		default:
-			return false;
-	}
-}
 
 static void
 mark(Oid indexid)
@@ -184,7 +168,7 @@ mip_apply_enter_dispensable(MipApply *apply, MipTarget *target, TupleTableSlot *
 		return;
 	while ((error = attempt(&it)) != NULL)
 	{
-		if (may_pass(error->sqlerrcode))
+		if (mip_may_pass(error->sqlerrcode))
 			ReThrowError(error);
 		give_up_index(&it, error);
 		FreeErrorData(error);
