@@ -881,6 +881,18 @@ def test_doctor_sees_tables_that_should_opt_in(cli: Cli, shop: Shop) -> None:
     assert any(message.startswith("split2 has not opted in, but shares") for message in said)
 
 
+def test_doctor_sees_indexes_that_are_not_used(cli: Cli, shop: Shop) -> None:
+    shop.sql("store", "CREATE TABLE doubled (n int) USING mip; INSERT INTO doubled VALUES (1), (1)")
+    try:
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            shop.sql("store", "CREATE UNIQUE INDEX CONCURRENTLY doubled_n ON doubled (n)")
+        level, message = findings(cli.json("doctor", code=PROBLEMS), "store")["indexes"]
+    finally:
+        shop.sql("store", "DROP TABLE doubled")
+    assert (level, message) == ("warning", "doubled_n of doubled is not used")
+    assert "indexes" not in findings(cli.json("doctor", code=PROBLEMS), "store")
+
+
 def test_doctor_sees_time_limits(cli: Cli, shop: Shop) -> None:
     """Those of the connection string, too, as an app server has them."""
     limits = {"statement_timeout": "7s", "idle_in_transaction_session_timeout": "20s", "idle_session_timeout": "1h"}

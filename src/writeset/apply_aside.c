@@ -28,11 +28,11 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/sqlstate.h"
+#include "base/subtransaction.h"
 #include "writeset/apply_aside.h"
 #include "writeset/apply_check.h"
 
@@ -110,8 +110,9 @@ give_up_index(Entering *it, const ErrorData *error)
 /* ---- entering ---- */
 
 static void
-enter(Entering *it)
+enter(void *entering)
 {
+	Entering   *it = entering;
 	MipTarget  *target = it->target;
 
 	for (; it->row < it->n; it->row++)
@@ -127,50 +128,23 @@ enter(Entering *it)
 		mip_index_insert_cleanup(target->info->ri_IndexRelationDescs[i], target->info->ri_IndexRelationInfo[i]);
 }
 
-/* NULL, or why it cannot go on */
-static ErrorData *
-attempt(Entering *it)
-{
-	MemoryContext memory = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ResultRelInfo all = *it->target->info;
-	ErrorData  *volatile error = NULL;
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(memory);
-	PG_TRY();
-	{
-		enter(it);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(memory);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		*it->target->info = all;
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(memory);
-	CurrentResourceOwner = owner;
-	return error;
-}
-
 void
 mip_apply_enter_dispensable(MipApply *apply, MipTarget *target, TupleTableSlot **rows, int n,
 							bool update, bool only_summarizing)
 {
 	Entering	it = {apply, target, rows, n, update, only_summarizing, 0, target->nneeded};
+	ResultRelInfo all = *target->info;
 	ErrorData  *error;
 
 	if (target->nneeded == target->info->ri_NumIndices)
 		return;
-	while ((error = attempt(&it)) != NULL)
+	while ((error = mip_try(enter, &it)) != NULL)
 	{
+		*target->info = all;
 		if (mip_may_pass(error->sqlerrcode))
 			ReThrowError(error);
 		give_up_index(&it, error);
 		FreeErrorData(error);
+		all = *target->info;
 	}
 }

@@ -68,6 +68,7 @@ class _Facts:
     standbys: list[dict[str, Any]]
     tables: list[dict[str, Any]]
     related: list[dict[str, Any]]
+    unused: list[dict[str, Any]]
     skew: float
     uncertain: float
     pooled: bool
@@ -190,6 +191,15 @@ _TABLES = b"""
                       AND d.refclassid = 'pg_extension'::regclass)
     ORDER BY 1
 """
+# At a replica one is set aside that cannot take in a row of another one; elsewhere CREATE INDEX CONCURRENTLY has failed.
+_UNUSED = b"""
+    SELECT i.indexrelid::regclass::text AS name, i.indrelid::regclass::text AS of, i.indisexclusion AS exclusion
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
+    JOIN pg_am a ON a.oid = t.relam
+    WHERE a.amname = 'mip' AND NOT i.indisvalid AND c.relkind = 'i'
+      AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)
+    ORDER BY 1
+"""
 _IDENTITY = b"SELECT system_identifier::text AS system FROM pg_control_system()"
 
 
@@ -212,6 +222,7 @@ async def _facts(site: str, conn: Connection) -> _Facts:
         await rows_of(conn, _STANDBYS),
         await rows_of(conn, _TABLES),
         await rows_of(conn, _RELATED),
+        await rows_of(conn, _UNUSED),
         clock["now"] - (before + after) / 2,
         (after - before) / 2,
         conn.info.backend_pid != one["pid"],
@@ -229,7 +240,7 @@ def _of_site(site: str, facts: _Facts | Failure, wanted: AppServers) -> Iterator
         return
     checks: tuple[Check, ...] = (
         _connection, _library, _extension, _prepared, _durability, _replication, _timeouts, _decoding, _name, _cleaning,
-        _opted_in,
+        _opted_in, _indexes,
     )  # fmt: skip
     for check in checks:
         yield from check(site, facts, wanted)
@@ -472,6 +483,16 @@ def _opted_in(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
     ):
         what = "is not mip, so new partitions do not opt in by themselves"
         yield Finding(site, "default_table_access_method", Level.INFO, what)
+
+
+def _indexes(site: str, facts: _Facts, _: AppServers) -> Iterator[Finding]:
+    for row in facts.unused:
+        hint = f"REINDEX INDEX {row['name']}; if that fails, remove the rows that it does not take in"
+        if row["exclusion"]:
+            what = f"{row['name']} of {row['of']} is not enforced, and rows are refused"
+            yield Finding(site, "indexes", Level.ERROR, what, hint)
+        else:
+            yield Finding(site, "indexes", Level.WARNING, f"{row['name']} of {row['of']} is not used", hint)
 
 
 # -- what sites say together -------------------------------------------------------------------------------------
