@@ -191,7 +191,7 @@ _TABLES = b"""
                       AND d.refclassid = 'pg_extension'::regclass)
     ORDER BY 1
 """
-# At a replica one is set aside that cannot take in a row of another one; elsewhere CREATE INDEX CONCURRENTLY has failed.
+# Set aside at a replica, as it cannot take in a row of another one; or CREATE INDEX CONCURRENTLY has failed.
 _UNUSED = b"""
     SELECT i.indexrelid::regclass::text AS name, i.indrelid::regclass::text AS of, i.indisexclusion AS exclusion
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
