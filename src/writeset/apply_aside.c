@@ -97,6 +97,16 @@ close_indexes(MipTarget *target)
 	} while (twin != target);
 }
 
+/* Where it is now: somebody may be about to create another one. */
+static int
+place_of(const MipTarget *target, Oid indexid)
+{
+	for (int i = target->nneeded; i < target->info->ri_NumIndices; i++)
+		if (RelationGetRelid(target->info->ri_IndexRelationDescs[i]) == indexid)
+			return i;
+	elog(ERROR, "index %u has gone", indexid);
+}
+
 static void
 give_up_index(Entering *it, const ErrorData *error)
 {
@@ -105,6 +115,7 @@ give_up_index(Entering *it, const ErrorData *error)
 	close_indexes(it->target);
 	set_aside(it->target, indexid, error);
 	mip_target_open_indexes(it->apply, it->target);
+	it->index = place_of(it->target, indexid) + 1;
 }
 
 /* ---- entering ---- */

@@ -465,26 +465,28 @@ is_needed(Relation index)
 	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisunique;
 }
 
+/* From place `from` up to `to`, which is before it; all between move on by one. */
+static void
+move_index(ResultRelInfo *info, int from, int to)
+{
+	Relation	index = info->ri_IndexRelationDescs[from];
+	IndexInfo  *of_index = info->ri_IndexRelationInfo[from];
+
+	memmove(&info->ri_IndexRelationDescs[to + 1], &info->ri_IndexRelationDescs[to], (from - to) * sizeof(Relation));
+	memmove(&info->ri_IndexRelationInfo[to + 1], &info->ri_IndexRelationInfo[to], (from - to) * sizeof(IndexInfo *));
+	info->ri_IndexRelationDescs[to] = index;
+	info->ri_IndexRelationInfo[to] = of_index;
+}
+
+/* In an order that stays, whichever come and go: the needed ones first, all by their OIDs */
 static void
 open_indexes(const MipApply *apply, MipTarget *target)
 {
-	ResultRelInfo *info = target->info;
-	int			n = 0;
-
-	ExecOpenIndices(info, false);
-	for (int i = 0; i < info->ri_NumIndices; i++)
-	{
-		Relation	index = info->ri_IndexRelationDescs[i];
-		IndexInfo  *of_index = info->ri_IndexRelationInfo[i];
-
-		if (apply->as_is && !is_needed(index))
-			continue;
-		info->ri_IndexRelationDescs[i] = info->ri_IndexRelationDescs[n];
-		info->ri_IndexRelationInfo[i] = info->ri_IndexRelationInfo[n];
-		info->ri_IndexRelationDescs[n] = index;
-		info->ri_IndexRelationInfo[n++] = of_index;
-	}
-	target->nneeded = n;
+	ExecOpenIndices(target->info, false);
+	target->nneeded = 0;
+	for (int i = 0; i < target->info->ri_NumIndices; i++)
+		if (!apply->as_is || is_needed(target->info->ri_IndexRelationDescs[i]))
+			move_index(target->info, i, target->nneeded++);
 }
 
 void

@@ -16,6 +16,7 @@ first_replica('a', q[
 	CREATE INDEX places_at ON places USING gist (at);
 	CREATE INDEX places_swapped ON places USING spgist (at);
 	CREATE TABLE bookings (id int PRIMARY KEY, r numrange, EXCLUDE USING gist (r WITH &&)) USING mip;
+	CREATE TABLE spots (id int PRIMARY KEY, at point, EXCLUDE USING gist (at WITH ~=)) USING mip;
 	CREATE TABLE pairs (id int PRIMARY KEY, p pair UNIQUE) USING mip;
 	CREATE TABLE keyless (n int, t text) USING mip;
 	CREATE TABLE numbers (id int PRIMARY KEY, n int) USING mip;
@@ -102,6 +103,11 @@ is(($t->finish)[1], '', '... done');
 mip_sql($node{$_}, 'VACUUM bookings; REINDEX INDEX bookings_r_excl') for qw(a b);
 is_used($_, 'bookings_r_excl', 'built again') for qw(a b);
 $t->refused(q[INSERT INTO bookings VALUES (2000, numrange(1, 2))], '23P01', 'it keeps out again what it is to keep out');
+
+$t->sql('BEGIN; INSERT INTO spots SELECT i, point(i, i) FROM generate_series(1, 500) i; ROLLBACK');
+done($s, q[INSERT INTO spots VALUES (1, '(1e300,-1e300)')], 'a point that is too far from others', 'spots');
+is_set_aside('b', 'spots_at_excl', 'one of values that are all of a length');
+$t->refused(q[INSERT INTO spots VALUES (2, '(1,1)')], '55000', 'who has looked at the table before looks at it again');
 
 # ---- an index of one replica only ----
 
