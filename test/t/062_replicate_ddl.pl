@@ -131,6 +131,8 @@ replicated('CREATE UNLOGGED TABLE u (i int); ALTER TABLE u ADD PRIMARY KEY (i); 
 replicated('CREATE TABLE copied (LIKE acct INCLUDING DEFAULTS); ALTER TABLE keyed ATTACH PARTITION loose FOR VALUES IN (2)',
 	'what indexes that are not unique have no part in');
 
+replicated('CREATE TEXT SEARCH CONFIGURATION mine (COPY = english)', 'an object whose number is each replica\'s own');
+
 # ---- what is refused, before anything is sent ----
 
 sub refused
@@ -141,6 +143,7 @@ sub refused
 	return;
 }
 
+refused(q[ALTER TABLE other ADD v tsvector GENERATED ALWAYS AS (to_tsvector('mine', n::text)) STORED], '0A000', 'one that not every server has');
 refused($_, '0A000') for (
 	'INSERT INTO acct VALUES (40)', 'SELECT 1', 'TRUNCATE acct', 'CREATE TABLE x AS SELECT 1 AS i', 'SELECT 1 AS i INTO x',
 	'DO $$ BEGIN END $$', 'CREATE INDEX CONCURRENTLY ON acct (n)', 'DROP INDEX CONCURRENTLY acct_f_idx', 'VACUUM acct',
