@@ -142,7 +142,7 @@ suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproj
 # Mostly these wait: for a time-out, or a deadline. Each worker has clusters of its own, and a file's tests stay in order.
 suite_pytest() {
   use_python
-  pytests pytest -n 2 --dist loadfile --no-loadscope-reorder python/tests
+  pytests pytest -n 3 --dist loadfile --no-loadscope-reorder python/tests
 }
 suite_docs() { use_python; pytests docs docs/tests; }
 suite_demo() { use_python; pytests demo demo/tests; }

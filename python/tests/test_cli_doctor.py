@@ -34,7 +34,7 @@ def facts(
     skew: float = 0.0,
     **others: Any,
 ) -> _Facts:
-    known: dict[str, Any] = {"standbys": [], "related": [], "uncertain": 0.001, "pooled": False, **others}
+    known: dict[str, Any] = {"standbys": [], "related": [], "unused": [], "uncertain": 0.001, "pooled": False, **others}
     return _Facts(
         one={**ONE, **(one or {})}, settings={**SETTINGS, **(settings or {})}, tables=tables or [TABLE], skew=skew,
         **known,
@@ -94,6 +94,8 @@ def test_all_is_well() -> None:
         ({"tables": [{**TABLE, "unlogged": True}]}, "tables", Level.WARNING),
         ({"tables": [{**TABLE, "method": "heap"}]}, "tables", Level.WARNING),
         ({"related": [{"name": "x", "because": "t", "how": "is referenced by"}]}, "tables", Level.WARNING),
+        ({"unused": [{"name": "x", "of": "t", "exclusion": False}]}, "indexes", Level.WARNING),
+        ({"unused": [{"name": "x", "of": "t", "exclusion": True}]}, "indexes", Level.ERROR),
     ],
 )
 def test_one_thing_is_wrong(given: dict[str, Any], check: str, level: Level) -> None:
@@ -138,7 +140,7 @@ def test_logical_replication_is_no_matter_elsewhere(one: dict[str, Any]) -> None
 def test_a_library_that_is_not_loaded() -> None:
     given = facts()
     settings = {name: value for name, value in SETTINGS.items() if not name.startswith("mip.")}
-    unloaded = _Facts(given.one, settings, [], [TABLE], [], 0, 0, False)
+    unloaded = _Facts(given.one, settings, [], [TABLE], [], [], 0, 0, False)
     assert bad(_of_site("a", unloaded, SERVERS)) == [("library", Level.ERROR)]
 
 
