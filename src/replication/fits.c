@@ -18,12 +18,11 @@
 #include "catalog/index.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
-#include "utils/hsearch.h"
-#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/known.h"
 #include "base/owner.h"
 #include "replication/fits.h"
 #include "replication/member.h"
@@ -32,15 +31,7 @@
 
 /* ---- rows that are written ---- */
 
-/* A table that has been looked at */
-typedef struct KnownTable
-{
-	Oid			relid;
-	bool		shares;			/* an index has entries of several rows */
-} KnownTable;
-
-static HTAB *known;
-static uint64 forgotten;		/* how often something has been */
+static MipKnownTables *known;	/* has an index entries of several rows? */
 
 /* It has failed where a row of another replica was applied (writeset/apply_aside.c). */
 static void
@@ -95,20 +86,15 @@ any_shares(Relation rel, TupleTableSlot *row)
 static bool
 is_known_to_share(Relation rel)
 {
-	Oid			relid = RelationGetRelid(rel);
-	uint64		before = forgotten;
-	KnownTable *table = hash_search(known, &relid, HASH_FIND, NULL);
-	bool		result;
+	const MipKnownTable *table = mip_known_find(known, RelationGetRelid(rel));
+	uint64		before = mip_known_changes(known);
+	MipKnownTable found = {.relid = RelationGetRelid(rel)};
 
 	if (table)
-		return table->shares;
-	result = any_shares(rel, NULL);
-	if (forgotten == before)
-	{
-		table = hash_search(known, &relid, HASH_ENTER, NULL);
-		table->shares = result;
-	}
-	return result;
+		return table->answer;
+	found.answer = any_shares(rel, NULL);
+	mip_known_remember(known, &found, before);
+	return found.answer;
 }
 
 static void
@@ -169,30 +155,9 @@ mip_check_index_fits(Oid indexid)
 	index_close(index, NoLock);
 }
 
-/* ---- tables that are not known any more ---- */
-
-/* Or all of them */
-static void
-forget(Datum arg, Oid relid)
-{
-	HASH_SEQ_STATUS seq;
-	KnownTable *table;
-
-	forgotten++;
-	hash_seq_init(&seq, known);
-	while ((table = hash_seq_search(&seq)) != NULL)
-	{
-		if (!OidIsValid(relid) || table->relid == relid)
-			(void) hash_search(known, &table->relid, HASH_REMOVE, NULL);
-	}
-}
-
 void
 mip_fits_init(void)
 {
-	HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(KnownTable)};
-
-	known = hash_create("pg_mip tables with shared index entries", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-	CacheRegisterRelcacheCallback(forget, (Datum) 0);
+	known = mip_known_create("pg_mip tables with shared index entries");
 	mip_rows_looked_at_by(look_at);
 }

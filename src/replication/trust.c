@@ -37,6 +37,7 @@
 #include "utils/syscache.h"
 
 #include "base/compat.h"
+#include "base/known.h"
 #include "replication/trust.h"
 #include "writeset/apply_others.h"
 #include "writeset/types.h"
@@ -53,16 +54,9 @@ typedef struct Search
 	bool		has_rows;		/* a type is composite */
 } Search;
 
-/* A table that has been looked at */
-typedef struct TrustedTable
-{
-	Oid			relid;
-	bool		has_rows;		/* its types may become other ones without it */
-} TrustedTable;
-
 static Search search;			/* visitors of types know nothing else */
-static HTAB *trusted;
-static uint64 forgotten;		/* how often something has been */
+static MipKnownTables *trusted; /* types that have rows may become other ones
+								 * without the table */
 
 /* ---- functions ---- */
 
@@ -254,52 +248,28 @@ look_at(Relation rel)
 void
 mip_check_trusted(Relation rel)
 {
-	Oid			relid = RelationGetRelid(rel);
-	uint64		before = forgotten;
-	TrustedTable *table;
+	MipKnownTable found = {.relid = RelationGetRelid(rel)};
+	uint64		before = mip_known_changes(trusted);
 
-	if (hash_search(trusted, &relid, HASH_FIND, NULL))
+	if (mip_known_find(trusted, found.relid))
 		return;
 	look_at(rel);
-	if (forgotten != before)
-		return;
-	table = hash_search(trusted, &relid, HASH_ENTER, NULL);
-	table->has_rows = search.has_rows;
-}
-
-/* ---- what is not known any more ---- */
-
-/* Of a relation, which may be that of a composite type; or of all */
-static void
-forget_relation(Datum arg, Oid relid)
-{
-	HASH_SEQ_STATUS seq;
-	TrustedTable *table;
-
-	forgotten++;
-	hash_seq_init(&seq, trusted);
-	while ((table = hash_seq_search(&seq)) != NULL)
-	{
-		if (!OidIsValid(relid) || table->relid == relid || table->has_rows)
-			(void) hash_search(trusted, &table->relid, HASH_REMOVE, NULL);
-	}
+	found.by_others = search.has_rows;
+	mip_known_remember(trusted, &found, before);
 }
 
 static void
-forget_object(Datum arg, int cacheid, uint32 hash)
+forget(Datum arg, int cacheid, uint32 hash)
 {
-	forget_relation(arg, InvalidOid);
+	mip_known_forget_all(trusted);
 }
 
 void
 mip_trust_init(void)
 {
-	HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(TrustedTable)};
+	static const int caches[] = {AUTHOID, CONSTROID, PROCOID, TYPEOID};
 
-	trusted = hash_create("pg_mip trusted tables", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
-	CacheRegisterSyscacheCallback(AUTHOID, forget_object, (Datum) 0);
-	CacheRegisterSyscacheCallback(CONSTROID, forget_object, (Datum) 0);
-	CacheRegisterSyscacheCallback(PROCOID, forget_object, (Datum) 0);
-	CacheRegisterSyscacheCallback(TYPEOID, forget_object, (Datum) 0);
+	trusted = mip_known_create("pg_mip trusted tables");
+	for (int i = 0; i < lengthof(caches); i++)
+		CacheRegisterSyscacheCallback(caches[i], forget, (Datum) 0);
 }
