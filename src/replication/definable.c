@@ -30,6 +30,7 @@
 
 #include "base/compat.h"
 #include "base/rows.h"
+#include "replication/clock.h"
 #include "replication/definable.h"
 #include "replication/defined.h"
 #include "replication/everywhere.h"
@@ -325,6 +326,8 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 				if (stmt->objtype == OBJECT_TABLE)
 					check_attached(raw, stmt->relation);
 				break;
+			case AT_ClusterOn:
+				refuse(raw, "How rows lie is each replica's own business: use CLUSTER at each.");
 			case AT_SetIdentity:
 				refuse(raw, "Numbers are each replica's own: use ALTER SEQUENCE at each.");
 			case AT_SetLogged:
@@ -472,9 +475,20 @@ check_created(const RawStmt *raw, Node *stmt)
 		check_created(raw, lfirst(lc));
 }
 
+static void
+check_literals(const RawStmt *raw, const char *command)
+{
+	const char *literal = mip_literal_by_clock(raw, command);
+
+	if (literal)
+		refuse(raw, psprintf("Literal '%s' may be a time, and that at which each replica reads it: use a function, as now(), or say it otherwise.",
+							 literal));
+}
+
 void
 mip_check_definable(const RawStmt *raw, const char *command)
 {
+	check_literals(raw, command);
 	if (!is_of_event_triggers(raw->stmt))
 		mip_each_row(EventTriggerRelationId, check_event_trigger, unconstify(RawStmt *, raw));
 	if (IsA(raw->stmt, AlterSeqStmt) &&

@@ -36,7 +36,7 @@
 #include "replication/executed.h"
 #include "replication/member.h"
 #include "replication/temporary.h"
-#include "tableam/tableam.h"
+#include "tableam/build.h"
 
 /* What a definition may be understood by */
 static const char *const meaningful[] = {
@@ -207,6 +207,8 @@ execute(const Definition *definition, Attempt what)
 		execute_statement(lfirst_node(RawStmt, lc), definition->command, checked);
 	if (checked)
 		mip_check_defined(before);
+	if (what == BY_WHAT_IS_SEEN)
+		mip_builds_set_aside();
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);
 	AtEOXact_GUC(false, level); /* nor stays what it has set itself */
@@ -225,7 +227,8 @@ attempt(const Definition *definition, Attempt what)
 
 	BeginInternalSubTransaction(NULL);
 	mip_executed_begin(what == TRIAL);
-	mip_index_what_is_seen(what == BY_WHAT_IS_SEEN);
+	if (what == BY_WHAT_IS_SEEN)
+		mip_builds_begin();
 	PG_TRY();
 	{
 		execute(definition, what);
@@ -237,7 +240,7 @@ attempt(const Definition *definition, Attempt what)
 		FlushErrorState();
 	}
 	PG_END_TRY();
-	mip_index_what_is_seen(false);
+	mip_builds_end();
 	mip_executed_end();
 	if (what != TRIAL && error == NULL)
 		ReleaseCurrentSubTransaction();
@@ -341,13 +344,20 @@ is_time_to_clear(void)
 	return (mip_member->failures & (mip_member->failures - 1)) == 0;
 }
 
-/* With a way for it, and for rows that only old snapshots see, which others may not have */
+/*
+ * With a way for it, and for rows that only old snapshots see, which others may not have; and
+ * without indexes that cannot be built here.
+ */
 static ErrorData *
-attempt_again(const Definition *definition, const ErrorData *error)
+attempt_again(const Definition *definition, ErrorData *error)
 {
 	if (may_be_kept_by_temporary(error) && is_time_to_clear())
 		mip_temporary_clear();
-	return attempt(definition, BY_WHAT_IS_SEEN);
+	mip_builds_leave_out_none();
+	do
+		error = attempt(definition, BY_WHAT_IS_SEEN);
+	while (error && !mip_may_pass(error->sqlerrcode) && mip_builds_leave_out(error->message));
+	return error;
 }
 
 static void

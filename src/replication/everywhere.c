@@ -51,6 +51,30 @@ hashes_labels(Oid function, void *context)
 }
 
 static bool
+has_numbers(Oid type, HTAB *seen)
+{
+	check_stack_depth();
+	return type == ACLITEMOID || mip_names_objects(type);
+}
+
+/* Those that every server has are the same everywhere. */
+static bool
+constant_has_own_number(const Const *constant)
+{
+	HTAB	   *seen;
+	bool		result;
+
+	if (constant->constisnull)
+		return false;
+	if (mip_names_objects(constant->consttype))
+		return DatumGetObjectId(constant->constvalue) >= FirstNormalObjectId;
+	seen = mip_types_seen();
+	result = mip_any_type(constant->consttype, seen, has_numbers);
+	hash_destroy(seen);
+	return result;
+}
+
+static bool
 has_own_number(Node *node)
 {
 	switch (nodeTag(node))
@@ -58,8 +82,7 @@ has_own_number(Node *node)
 		case T_Var:
 			return ((Var *) node)->varattno < 0 || mip_names_objects(((Var *) node)->vartype);
 		case T_Const:
-			return mip_names_objects(((Const *) node)->consttype) && !((Const *) node)->constisnull &&
-				DatumGetObjectId(((Const *) node)->constvalue) >= FirstNormalObjectId;
+			return constant_has_own_number((Const *) node);
 		case T_CoerceViaIO:
 		case T_FuncExpr:
 			return mip_names_objects(exprType(node));

@@ -24,6 +24,7 @@
 
 #include "base/known.h"
 #include "base/owner.h"
+#include "base/settings.h"
 #include "replication/fits.h"
 #include "replication/member.h"
 #include "tableam/look.h"
@@ -106,6 +107,24 @@ look_at(Relation rel, TupleTableSlot *row)
 
 /* ---- rows that are there ---- */
 
+/* Who has written a row has chosen how it is compressed, and others have not. */
+static void
+check_expanded(MipRoom *room, IndexInfo *info, TupleTableSlot *row, EState *estate)
+{
+	static const char *const methods[] = {
+		"pglz",
+#ifdef USE_LZ4
+		"lz4",
+#endif
+	};
+
+	for (int i = 0; i < lengthof(methods); i++)
+	{
+		mip_set_for_now("default_toast_compression", methods[i]);
+		mip_room_check_row(room, info, row, estate);
+	}
+}
+
 static void
 check_rows(Relation rel, Relation index)
 {
@@ -126,7 +145,7 @@ check_rows(Relation rel, Relation index)
 		mip_room_check_row(room, info, stored, estate);
 		ExecCopySlot(row, stored);
 		if (mip_row_expand(row))
-			mip_room_check_row(room, info, row, estate);
+			check_expanded(room, info, row, estate);
 		ResetPerTupleExprContext(estate);
 	}
 	table_endscan(scan);

@@ -3,36 +3,22 @@
  * apply_aside.c
  *	  Indexes that a replica can do without are set aside where they fail.
  *
- * What an index does with a row goes by which others are in it, and where they lie, which is not
- * the same at any two replicas: distances overflow, unions become too long. Or the index is this
- * replica's own. But the row is certified, and all others have it. By unique btrees
- * rows are found and told apart; the others only help to find them. So one that fails here is
- * given up, not the replica. An exclusion constraint whose index is set aside holds no more: what
- * is written here is refused (replication/fits.c), and what comes from others has met theirs.
- *
- * It is a subtransaction that fails, and it is begun anew behind the entry that did:
- * those before it have been made, for nobody takes entries back.
+ * Why, and what that means: tableam/aside.c. It is a subtransaction that fails, and it is begun
+ * anew behind the entry that did: those before it have been made, for nobody takes entries
+ * back.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
-#include "access/xact.h"
-#include "catalog/indexing.h"
-#include "catalog/pg_index.h"
-#include "miscadmin.h"
-#include "storage/lmgr.h"
-#include "utils/inval.h"
-#include "utils/lsyscache.h"
+#include "executor/executor.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/sqlstate.h"
 #include "base/subtransaction.h"
+#include "tableam/aside.h"
 #include "writeset/apply_aside.h"
 #include "writeset/apply_check.h"
 
@@ -50,37 +36,6 @@ typedef struct Entering
 } Entering;
 
 /* ---- an index that has failed ---- */
-
-static void
-mark(Oid indexid)
-{
-	Relation	indexes = table_open(IndexRelationId, RowExclusiveLock);
-	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(indexid));
-	Form_pg_index form;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for index %u", indexid);
-	form = (Form_pg_index) GETSTRUCT(tuple);
-	form->indisvalid = form->indisready = form->indisclustered = false;
-	CatalogTupleUpdate(indexes, &tuple->t_self, tuple);
-	heap_freetuple(tuple);
-	table_close(indexes, RowExclusiveLock);
-}
-
-/* Whoever has a plan with it, and is about to execute that, would not see what it does not have. */
-static void
-set_aside(MipTarget *target, Oid indexid, const ErrorData *error)
-{
-	LockRelationOid(RelationGetRelid(target->rel), AccessExclusiveLock);
-	mark(indexid);
-	CacheInvalidateRelcache(target->rel);
-	CommandCounterIncrement();
-	ereport(WARNING,
-			(errmsg("index \"%s\" of table \"%s\" is set aside at this replica", get_rel_name(indexid),
-					RelationGetRelationName(target->rel)),
-			 errdetail("It cannot take in a row of another replica: %s", error->message),
-			 errhint("Queries do without it. Remove such rows, then use REINDEX INDEX.")));
-}
 
 /* What they keep from one row to the next has gone with the subtransaction. */
 static void
@@ -113,12 +68,21 @@ give_up_index(Entering *it, const ErrorData *error)
 	Oid			indexid = RelationGetRelid(it->target->info->ri_IndexRelationDescs[it->index]);
 
 	close_indexes(it->target);
-	set_aside(it->target, indexid, error);
+	mip_index_set_aside(it->target->rel, indexid, error->message);
 	mip_target_open_indexes(it->apply, it->target);
 	it->index = place_of(it->target, indexid) + 1;
 }
 
 /* ---- entering ---- */
+
+/* With what it has kept, if it keeps nothing any more: 17 and 18 would leave that where it is. */
+static void
+clean_up(Relation index, IndexInfo *info)
+{
+	mip_index_insert_cleanup(index, info);
+	if (info->ii_AmCache == NULL)
+		MemoryContextReset(info->ii_Context);
+}
 
 static void
 enter(void *entering)
@@ -136,7 +100,7 @@ enter(void *entering)
 		it->index = target->nneeded;
 	}
 	for (int i = target->nneeded; i < target->info->ri_NumIndices; i++)
-		mip_index_insert_cleanup(target->info->ri_IndexRelationDescs[i], target->info->ri_IndexRelationInfo[i]);
+		clean_up(target->info->ri_IndexRelationDescs[i], target->info->ri_IndexRelationInfo[i]);
 }
 
 void
@@ -152,7 +116,7 @@ mip_apply_enter_dispensable(MipApply *apply, MipTarget *target, TupleTableSlot *
 	while ((error = mip_try(enter, &it)) != NULL)
 	{
 		*target->info = all;
-		if (mip_may_pass(error->sqlerrcode))
+		if (it.row == n || mip_may_pass(error->sqlerrcode))
 			ReThrowError(error);
 		give_up_index(&it, error);
 		FreeErrorData(error);

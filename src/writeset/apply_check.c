@@ -72,7 +72,7 @@ check_entry(MipApply *apply, MipTarget *target, int number, ItemPointer tid)
 	ItemPointerData version = *tid;
 	TupleTableSlot *slot = target->other;	/* what is found may be in use */
 
-	if (is_there(target->rel, &version, slot))
+	if (info->ii_ReadyForInserts && is_there(target->rel, &version, slot))
 	{
 		GetPerTupleExprContext(apply->estate)->ecxt_scantuple = slot;
 		FormIndexDatum(info, slot, apply->estate, values, nulls);

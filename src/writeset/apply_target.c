@@ -12,12 +12,14 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -34,6 +36,7 @@
 #include "base/mip.h"
 #include "base/owner.h"
 #include "tableam/am.h"
+#include "tableam/aside.h"
 #include "writeset/apply_others.h"
 #include "writeset/apply_target.h"
 #include "writeset/apply_trigger.h"
@@ -390,12 +393,29 @@ goes_with_snapshot(Relation index)
 							  TransactionXmin);
 }
 
+/* Does it compare whatever there is? Values of several may have some that have no order. */
+static bool
+never_fails(Relation index)
+{
+	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+	{
+		Oid			type = index->rd_opcintype[i];
+
+		if ((get_typtype(type) == TYPTYPE_PSEUDO && type != ANYENUMOID) ||
+			index_getprocid(index, i + 1, BTORDER_PROC) >= FirstNormalObjectId)
+			return false;
+	}
+	return true;
+}
+
 /* Can it lead to all rows, by columns of the identity? */
 static bool
-is_fitting_index(const MipTarget *target, Relation index)
+is_fitting_index(const MipApply *apply, const MipTarget *target, Relation index)
 {
 	Form_pg_index form = index->rd_index;
 
+	if (apply->as_is && !mip_index_is_needed(index) && !never_fails(index))
+		return false;
 	if (index->rd_rel->relam != BTREE_AM_OID || !form->indisvalid ||
 		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
 		return false;
@@ -420,7 +440,7 @@ index_rank(Relation index)
 }
 
 static void
-choose_index(MipTarget *target)
+choose_index(const MipApply *apply, MipTarget *target)
 {
 	ResultRelInfo *info = target->info;
 
@@ -429,7 +449,7 @@ choose_index(MipTarget *target)
 	{
 		Relation	index = info->ri_IndexRelationDescs[i];
 
-		if (is_fitting_index(target, index) &&
+		if (is_fitting_index(apply, target, index) &&
 			(target->index == NULL || index_rank(index) > index_rank(target->index)))
 			target->index = index;
 	}
@@ -458,13 +478,6 @@ init_keys(MipTarget *target)
 	}
 }
 
-/* By such ones rows are found, and told apart. */
-static bool
-is_needed(Relation index)
-{
-	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisunique;
-}
-
 /* From place `from` up to `to`, which is before it; all between move on by one. */
 static void
 move_index(ResultRelInfo *info, int from, int to)
@@ -485,8 +498,13 @@ open_indexes(const MipApply *apply, MipTarget *target)
 	ExecOpenIndices(target->info, false);
 	target->nneeded = 0;
 	for (int i = 0; i < target->info->ri_NumIndices; i++)
-		if (!apply->as_is || is_needed(target->info->ri_IndexRelationDescs[i]))
+	{
+		if (!apply->as_is || mip_index_is_needed(target->info->ri_IndexRelationDescs[i]))
 			move_index(target->info, i, target->nneeded++);
+		else
+			target->info->ri_IndexRelationInfo[i]->ii_Context =
+				AllocSetContextCreate(CurrentMemoryContext, "dispensable index", ALLOCSET_SMALL_SIZES);
+	}
 }
 
 void
@@ -500,7 +518,7 @@ mip_target_open_indexes(MipApply *apply, MipTarget *target)
 	open_indexes(apply, target);
 	target->indexed = true;
 	target->runs_code = runs_code(target);
-	choose_index(target);
+	choose_index(apply, target);
 	if (target->index)
 		init_keys(target);
 	MemoryContextSwitchTo(before);
@@ -671,8 +689,13 @@ mip_target_of(MipApply *apply, const MipwChange *change, AclMode right)
 			mip_refuse_transition_tables(target->info, right);
 		if (right == ACL_UPDATE || right == ACL_DELETE)
 		{
-			/* or subscribers of this database would miss it, or stop at it */
-			CheckCmdReplicaIdentity(target->rel, right == ACL_UPDATE ? CMD_UPDATE : CMD_DELETE);
+			/*
+			 * Or subscribers of this database would miss it, or stop at it.
+			 * as_is it has been looked at elsewhere; here the index may be
+			 * set aside.
+			 */
+			if (!apply->as_is)
+				CheckCmdReplicaIdentity(target->rel, right == ACL_UPDATE ? CMD_UPDATE : CMD_DELETE);
 			check_may_find(target);
 		}
 	}

@@ -198,9 +198,11 @@ add_indexes(MipwKeys *keys)
 	{
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
-		/* one that is being built may be unique, too */
-		if ((index->rd_index->indisunique || index->rd_index->indisexclusion) &&
-			index->rd_index->indisready)
+		/*
+		 * one that is being built may be unique, too; an exclusion
+		 * constraint's may be set aside, and is not elsewhere
+		 */
+		if (index->rd_index->indisexclusion || (index->rd_index->indisunique && index->rd_index->indisready))
 			add_index(keys, index);
 		index_close(index, AccessShareLock);
 	}

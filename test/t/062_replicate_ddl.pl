@@ -133,6 +133,10 @@ replicated('CREATE TABLE copied (LIKE acct INCLUDING DEFAULTS); ALTER TABLE keye
 
 replicated('CREATE TEXT SEARCH CONFIGURATION mine (COPY = english)', 'an object whose number is each replica\'s own');
 
+replicated(q[COMMENT ON TABLE other IS 'now'; CREATE FUNCTION x() RETURNS date LANGUAGE plpgsql AS $$BEGIN RETURN 'today'; END$$; DROP FUNCTION x();
+	CREATE TYPE days AS ENUM ('today'); CREATE TABLE nowadays (t text DEFAULT 'nowadays', "now" int, u text DEFAULT U&'know'); DROP TABLE nowadays; DROP TYPE days],
+	'words that are no times');
+
 # ---- what is refused, before anything is sent ----
 
 sub refused
@@ -145,6 +149,11 @@ sub refused
 
 refused(q[ALTER TABLE other ADD v tsvector GENERATED ALWAYS AS (to_tsvector('mine', n::text)) STORED], '0A000', 'one that not every server has');
 refused($_, '0A000') for (
+	q[ALTER TABLE other ADD z timestamptz DEFAULT 'now'], q[ALTER TABLE other ADD z text DEFAULT E'(a,Today)'], q[CREATE TABLE x (z date) PARTITION BY LIST (z);
+	CREATE TABLE x1 PARTITION OF x FOR VALUES IN ($$ tomorrow $$)], q[CREATE FUNCTION x() RETURNS date BEGIN ATOMIC SELECT date 'yesterday'; END],
+	q[CREATE INDEX x ON other (n) WHERE timestamptz '[now,]'::tstzrange @> '2026-01-01'],
+	q[ALTER TABLE other ADD z bigint DEFAULT (('{numbers}'::regclass[])[1])::oid::bigint], q[ALTER TABLE other ADD z int DEFAULT hash_aclitem('joe=r/postgres')],
+	'ALTER TABLE acct CLUSTER ON acct_pkey',
 	'INSERT INTO acct VALUES (40)', 'SELECT 1', 'TRUNCATE acct', 'CREATE TABLE x AS SELECT 1 AS i', 'SELECT 1 AS i INTO x',
 	'DO $$ BEGIN END $$', 'CREATE INDEX CONCURRENTLY ON acct (n)', 'DROP INDEX CONCURRENTLY acct_f_idx', 'VACUUM acct',
 	'SET search_path = odd', 'CREATE MATERIALIZED VIEW v AS SELECT 1', 'CREATE DATABASE x', 'COPY acct TO STDOUT', 'BEGIN', 'LOCK acct',

@@ -22,6 +22,7 @@ first_replica('a', q[
 
 	-- of a superuser, who is not careful with names
 	CREATE FUNCTION careless(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN abs($1); END';
+	CREATE TABLE chosen (id int PRIMARY KEY, t text);
 	CREATE TABLE careless (id int PRIMARY KEY);
 	CREATE UNIQUE INDEX ON careless (careless(id));
 	CREATE FUNCTION careless_name(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN lower($1); END';
@@ -374,6 +375,19 @@ define($ddl, 'ALTER TABLE copied ALTER v TYPE bigint, ADD UNIQUE (t, u, v)');
 $ddl->ends_refused('54000', 'also for a constraint, of rows that are written anew');
 define($ddl, 'CREATE INDEX blooms_j ON blooms USING brin (b int4_bloom_ops, a int4_bloom_ops)');
 $ddl->ends_refused('0A000', 'as is an index that may have no room for entries');
+
+# ---- rows that are compressed as their writers have chosen ----
+
+SKIP:
+{
+	skip 'a server without lz4', 1 if mip_sql($node{a}, q[SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression']) ne 't';
+	$s->sql('SET default_toast_compression = lz4');
+	done($s, q[INSERT INTO chosen VALUES (1, repeat('x', 300000))], 'a row', 'chosen');
+	$s->sql('RESET default_toast_compression');
+	$ddl->refused($_, '54000', 'an index that has room for it if it is compressed so') for
+		q[SET default_toast_compression = lz4; SELECT mip.replicate_ddl('CREATE INDEX chosen_t ON chosen (t)')],
+		q[SET default_toast_compression = pglz; SELECT mip.replicate_ddl('CREATE INDEX chosen_t ON chosen (t)')];
+}
 is(scalar waiting('a', 0), 0, 'nothing of that is published');
 
 # ---- temporary definitions ----

@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ *
+ * build.h
+ *	  Building indexes of a mip table.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MIP_BUILD_H
+#define MIP_BUILD_H
+
+#include "access/tableam.h"
+
+/* Installs its wrappers over heap's callbacks. */
+extern void mip_tableam_build(TableAmRoutine *routine);
+
+/*
+ * From here to there indexes get what a new snapshot sees, as CREATE INDEX CONCURRENTLY has it: no rows that
+ * older ones may see yet, so these do not use them (pg_index.indcheckxmin). Not for parallel
+ * builds.
+ */
+extern void mip_builds_begin(void);
+extern void mip_builds_end(void);
+
+/*
+ * If these have failed: the index that was built last is left out when they are begun anew. False
+ * if there is none, or it cannot be done without.
+ */
+extern bool mip_builds_leave_out(const char *why);
+
+/* Sets aside what has been left out in these. */
+extern void mip_builds_set_aside(void);
+
+/* Nothing is left out any more. */
+extern void mip_builds_leave_out_none(void);
+
+#endif							/* MIP_BUILD_H */
