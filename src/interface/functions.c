@@ -354,12 +354,34 @@ owner_of(const char *xid)
 	return entries ? ((MiptEntry *) linitial(entries))->owner : GetUserId();
 }
 
+/* Where the family has become another role's before that came, it has been kept out. */
+static void
+require_refused(const char *xid, int64 xinst)
+{
+	ListCell   *lc;
+
+	foreach(lc, read_family(xid))
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (ItemPointerIsValid(&entry->tid) && (entry->xinst == xinst || entry->state == MIP_COMMITTED))
+			return;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("instance " INT64_FORMAT " of family \"%s\" has not been refused: the family has become another role's",
+					xinst, xid),
+			 errhint("Call the function again.")));
+}
+
 /* At all replicas, where there are others. */
 static void
 refuse_everywhere(const char *xid, int64 xinst, ArrayType *sites)
 {
-	if (mip_needs_fence())
-		mip_publish_refusal(xid, xinst, owner_of(xid), sites);
+	if (!mip_needs_fence())
+		return;
+	mip_publish_refusal(xid, xinst, owner_of(xid), sites);
+	require_refused(xid, xinst);
 }
 
 static Datum

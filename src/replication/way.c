@@ -89,6 +89,19 @@ is_another(const MipMessage *waiting, const void *message)
 	return !mip_same_id(&waiting->id, &((const MipMessage *) message)->id);
 }
 
+/* A fence has changed nothing, and stays. */
+static bool
+may_have_changed(const MipMessage *waiting)
+{
+	return waiting->kind != MIP_MESSAGE_FENCE;
+}
+
+static bool
+has_changed_before(const MipMessage *waiting, const void *message)
+{
+	return is_another(waiting, message) && may_have_changed(waiting);
+}
+
 static bool
 is_sibling(const MipMessage *waiting, const void *message)
 {
@@ -139,7 +152,7 @@ mip_defining_begin(const MipMessage *message, uint64 position)
 	(void) mip_member_memory();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	mip_member->defining = position;
-	refuse_waiting(is_another, message);
+	refuse_waiting(has_changed_before, message);
 	LWLockRelease(mip_member->lock);
 }
 
@@ -171,7 +184,7 @@ mip_meets_applying(const MipMessage *message)
 	MipwSet		set;
 
 	Assert(LWLockHeldByMe(mip_member->lock));
-	if (message->first < mip_member->defining || is_of_family(message, mip_member->deciding))
+	if ((may_have_changed(message) && message->first < mip_member->defining) || is_of_family(message, mip_member->deciding))
 		return true;
 	if (!DsaPointerIsValid(mip_member->applying) || mip_member->applied > message->snapshot)
 		return false;

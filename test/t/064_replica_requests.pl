@@ -392,6 +392,31 @@ for my $point ('certified', 'turn', 'row')
 	is(kept('a', "error $point"), '1 what error postgres', 'it is committed');
 }
 
+# ---- a refusal, where the family becomes another role's before it comes ----
+
+$s{b}->sql('SET ROLE owner');
+$s{b}->send_sql("SELECT mip.refuse('becomes', 9, '{}')");
+take('b');
+receive('b');
+is(($s{b}->finish)[0], 't', 'a role refuses one of its own');
+is(fenced($s{a}, 'a', "SELECT mip.refuse('becomes', 5, '{}')") =~ /40001/, 1, 'a superuser does not know of that, and is told');
+is(fenced($s{a}, 'a', "SELECT mip.refuse('becomes', 5, '{}')"), 't', '... and refuses it once he does');
+$s{b}->refused(q[BEGIN; SELECT mip.begin('becomes', 5)], 'MP004', 'it does not begin any more');
+$s{b}->sql('ROLLBACK; RESET ROLE');
+same('it is refused everywhere');
+
+# ---- a fence, while a definition is executed ----
+
+$s{a}->send_sql(q[SELECT mip.replicate_ddl('CREATE TABLE defined (i int)')]);
+take('a');
+$s{b}->send_sql(q[SELECT count(*) FROM mip.instances('fenced')]);
+waiting('b', 10000);
+receive('b');
+take('b');
+same('a definition');
+is(join('', $s{b}->finish), '0', 'nobody is refused who only asks');
+is(($s{a}->finish)[1], '', '... nor who defines');
+
 # ---- what is prepared ----
 
 my $fresh = mip_node('fresh', 'mip.member' => 'fresh');
