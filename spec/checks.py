@@ -16,13 +16,15 @@ HERE = Path(__file__).resolve().parent
 # The longest first: they are run side by side.
 CONFIGURATIONS = (
     "sweeper", "retry", "told_canceller", "replica_trim", "replica_log", "replica", "told_client", "families",
-    "replica_live", "told_requests", "told_sweeper", "told_refusals", "everywhere", "replica_references",
-    "replica_joins", "crossing", "site_sets", "replica_window", "replica_unhashed", "timeless", "family",
-    "everywhere_one_site", "one_site",
+    "replica_live", "requests_owners", "told_requests", "told_sweeper", "told_refusals", "everywhere", "requests",
+    "definitions", "definitions_rows", "replica_references", "replica_joins", "crossing", "site_sets", "replica_window",
+    "replica_unhashed", "timeless", "family", "everywhere_one_site", "one_site", "definitions_window",
+    "requests_refusals", "requests_window",
 )  # fmt: skip
 LARGE = (
     "old_and_new", "four_instances", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings",
-    "replica_chain", "replica_forks", "replica_orphans", "replica_all", "replica_three",
+    "replica_chain", "replica_forks", "replica_orphans", "replica_all", "replica_three", "requests_all",
+    "requests_askers", "requests_three", "definitions_all", "definitions_crash", "definitions_three",
 )  # fmt: skip
 
 _COMPLETE = re.compile(r"^\d+ states generated, (\d+) distinct states found, 0 states left on queue", re.MULTILINE)
@@ -125,7 +127,10 @@ def chosen(names: Sequence[str], *, large: bool) -> list[Check]:
 
 
 def _module(configuration: str) -> str:
-    modules = {"told": "Told", "everywhere": "MCEverywhere", "replica": "MCReplica"}
+    modules = {
+        "told": "Told", "everywhere": "MCEverywhere", "replica": "MCReplica", "requests": "Requests",
+        "definitions": "Definitions",
+    }  # fmt: skip
     return modules.get(configuration.partition("_")[0], "MC")
 
 
