@@ -42,7 +42,7 @@ from .jetstream_address import Address, parse_address
 from .jetstream_stream import BEGINNING, bounds_of, check_servers, check_stream, settings
 
 with needed_for("a log in JetStream", "jetstream"):
-    from .jetstream_client import ApiError, Client, connect, told
+    from .jetstream_client import ApiError, Client, Nobody, connect, told
     from .jetstream_session import Session, open_session
 
 __all__ = ["JetStreamLog", "create"]
@@ -93,8 +93,6 @@ class JetStreamLog:
         """A look at `known`, and one more round trip, with two flushes in a row. More if others append meanwhile."""
         async with self._use() as session, self._in_time():
             self._check_size(messages)
-            if known is not None:
-                await session.check_known(known)
             return await _append(session, messages, known)
 
     async def read(
@@ -219,9 +217,9 @@ class JetStreamLog:
 
 
 async def _append(session: Session, messages: Sequence[Message], known: Place | None) -> Sequence[int]:
-    """The positions. `known` has been looked at."""
+    """The positions."""
     found: dict[UUID, int] = {}
-    expected = None if known is None else max(known.position, session.seen)
+    expected = await _last(session, known)
     appended, pause = False, _PAUSE
     while missing := [message for message in messages if message.id not in found][:_MOST_APPENDED]:
         try:
@@ -232,19 +230,28 @@ async def _append(session: Session, messages: Sequence[Message], known: Place | 
                 pause = min(2 * pause, _LONGEST_PAUSE)
             elif error.number != _WRONG_LAST_SEQUENCE:
                 raise _but_some_are(error) if appended else error.meant() from error
-            elif expected is not None and (by_now := _sequence_in(error)) > expected:
+            elif (by_now := _sequence_in(error)) > expected:
                 expected = by_now  # others were faster
             else:
                 # It has one of these ids already; or it has gone back.
                 found |= await session.positions(missing)
-                if known is not None:
-                    await session.check_known(known)
-                    expected = (await session.bounds()).ever
+                await session.bounds()
+                expected = await _last(session, known)
         else:
             found |= {message.id: last - behind for behind, message in enumerate(reversed(missing))}
-            expected = None if expected is None else last
+            expected = last
             appended = True
     return [found[message.id] for message in messages]
+
+
+async def _last(session: Session, known: Place | None) -> int:
+    """A position that is the last one as far as is known here; of a log that has that entry, and any at all."""
+    if known is None:
+        bounds = await session.bounds()
+        check_follows(bounds.first, bounds.last, True, None)
+        return bounds.ever
+    await session.check_known(known)
+    return max(known.position, session.seen)
 
 
 def _sequence_in(error: ApiError) -> int:
@@ -304,22 +311,28 @@ async def _create(client: Client, address: Address, beginning: Message, new: boo
 
 
 async def _info(client: Client, stream: str) -> dict[str, Any] | None:
-    try:
-        return await client.api(f"STREAM.INFO.{stream}")
-    except ApiError as error:
-        if isinstance(error.meant(), NoLog):
-            return None
-        raise
+    """A stream that somebody is making has nobody yet to answer."""
+    while True:
+        with contextlib.suppress(Unavailable):
+            try:
+                return await client.api(f"STREAM.INFO.{stream}")
+            except ApiError as error:
+                if isinstance(error.meant(), NoLog):
+                    return None
+                raise
+        client.check_connected()
 
 
 async def _made(client: Client, stream: str, beginning: UUID) -> dict[str, Any]:
-    """The stream, which may be somebody else's by now."""
+    """The stream, which may be somebody else's by now; then it may still be in the making."""
     try:
-        await client.api(f"STREAM.CREATE.{stream}", **settings(stream, uuid4(), beginning))
+        return await client.api(f"STREAM.CREATE.{stream}", **settings(stream, uuid4(), beginning))
     except ApiError as error:
         if error.number != _STREAM_NAME_IN_USE:
             raise
-    return await client.api(f"STREAM.INFO.{stream}")
+    while (info := await _info(client, stream)) is None:  # noqa: ASYNC110 - at a server
+        await asyncio.sleep(_LONGEST_PAUSE)
+    return info
 
 
 async def _begun(session: Session, beginning: Message) -> bool:
@@ -333,6 +346,8 @@ async def _begun(session: Session, beginning: Message) -> bool:
                 return False
             if error.number != _IN_PROCESS:
                 raise
+        except Nobody:
+            pass  # the stream has been made just now
         await asyncio.sleep(_PAUSE)
 
 

@@ -21,7 +21,7 @@ from .._text import text
 from .engine import LogError, NoLog, Refused, Unavailable
 from .jetstream_address import Address
 
-__all__ = ["ApiError", "Client", "answer_of", "connect", "status_of", "told"]
+__all__ = ["ApiError", "Client", "Nobody", "answer_of", "connect", "status_of", "told"]
 
 _NAME = "pgmip replica log"
 _STREAM_NOT_FOUND = 10059
@@ -47,6 +47,10 @@ class ApiError(Exception):
         return Refused(f"JetStream: {text(self)}")
 
 
+class Nobody(Unavailable):
+    """Nobody has heard the request: nothing comes of it."""
+
+
 class Client:
     """A connection."""
 
@@ -65,11 +69,11 @@ class Client:
         return self._connection.max_payload
 
     async def ask(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> Msg:
-        """The answer. Raises Unavailable where there is none."""
+        """The answer. Raises Unavailable where there is none, Nobody where there will not be."""
         async with self._asked(subject, payload, headers) as answers:
             msg = await self._next(answers)
         if status_of(msg) == 503:
-            raise Unavailable(f"nobody is there to answer {subject}")
+            raise Nobody("nobody is there to answer: the stream has no leader just now")
         return msg
 
     async def ask_for_many(self, subject: str, payload: bytes) -> Sequence[Msg]:
@@ -100,6 +104,11 @@ class Client:
             await self._connection.subscribe(
                 subject, cb=callback, pending_msgs_limit=_UNLIMITED, pending_bytes_limit=_UNLIMITED
             )
+
+    def check_connected(self) -> None:
+        """Raise Unavailable where it is lost."""
+        if self.lost.is_set():
+            raise _lost()
 
     async def begin(self) -> None:
         await self.listen(f"{self._inbox}.*", self._hear)
@@ -132,8 +141,8 @@ class Client:
             del self._waiting[token]
 
     async def _next(self, answers: asyncio.Queue[Msg | None]) -> Msg:
-        if self.lost.is_set() and answers.empty():
-            raise _lost()
+        if answers.empty():
+            self.check_connected()
         try:
             async with asyncio.timeout(self.answer):
                 msg = await answers.get()

@@ -146,12 +146,12 @@ class Session:
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    async def publish(self, messages: Sequence[Message], expected: int | None) -> int:
+    async def publish(self, messages: Sequence[Message], expected: int) -> int:
         """The position of the last one; they are at those before it. `expected`: behind which they have to come. Raises
         ApiError where they have not been added; Unavailable.
         """
         headers = {_STAMP: str(uuid4()), **_ID_IS_NEW}
-        first = headers if expected is None else {**headers, "Nats-Expected-Last-Sequence": str(expected)}
+        first = {**headers, "Nats-Expected-Last-Sequence": str(expected)}
         *others, last = messages
         if others:
             batch = {"Nats-Batch-Id": uuid4().hex}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -68,6 +69,15 @@ class NatsServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def pause(self) -> None:
+        """It says nothing, and loses nothing, until it may go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def ask(self, what: str) -> dict[str, Any]:
         """What its monitoring says. Raises OSError."""
@@ -146,9 +156,10 @@ class NatsServers:
 
 def _is_well(server: NatsServer) -> bool:
     try:
-        return server.ask("healthz").get("status") == "ok" and bool(server.ask("jsz").get("meta_cluster", {}).get("leader"))
+        told, cluster = server.ask("healthz"), server.ask("jsz").get("meta_cluster", {})
     except OSError:
         return False
+    return told.get("status") == "ok" and bool(cluster.get("leader"))
 
 
 def _free_port(stack: ExitStack) -> int:
