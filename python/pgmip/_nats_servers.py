@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -125,19 +126,25 @@ class NatsServers:
 
     def leader(self, stream: str) -> NatsServer | None:
         """Of a stream."""
+        for detail in self._details(stream):
+            name = detail.get("cluster", {}).get("leader")
+            for server in self.servers:
+                if server.name == name and server.is_running:
+                    return server
+        return None
+
+    def end(self, stream: str) -> int:
+        """The sequence number of the last message that any of them has."""
+        return max(int(detail["state"]["last_seq"]) for detail in self._details(stream))
+
+    def _details(self, stream: str) -> Iterator[dict[str, Any]]:
+        """What each says of it, if it says anything."""
         for server in self.servers:
             if not server.is_running:
                 continue
-            try:
-                told = server.ask("jsz?streams=true")
-            except OSError:
-                continue
-            for account in told.get("account_details", ()):
-                for detail in account.get("stream_detail", ()):
-                    name = detail.get("cluster", {}).get("leader")
-                    if detail["name"] == stream and name:
-                        return next((each for each in self.servers if each.name == name and each.is_running), None)
-        return None
+            with suppress(OSError):
+                for account in server.ask("jsz?streams=true").get("account_details", ()):
+                    yield from (each for each in account.get("stream_detail", ()) if each["name"] == stream)
 
     def remove(self) -> None:
         for server in self.servers:
