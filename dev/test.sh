@@ -149,7 +149,7 @@ suite_jetstream() {
   use_python
   use_nats
   pytests jetstream python/tests/test_jetstream_address.py python/tests/test_replica_log.py \
-    python/tests/test_jetstream_log.py -k jetstream
+    python/tests/test_jetstream_cli.py python/tests/test_jetstream_log.py -k jetstream
 }
 suite_docs() { use_python; pytests docs docs/tests; }
 suite_demo() { use_python; pytests demo demo/tests; }

@@ -56,6 +56,7 @@ _PASSING = (_IN_PROCESS, 10176, 10210)
 
 _OVERHEAD = 1024  # bytes of headers, those that JetStream adds for whoever reads it among them
 _DEFAULT_MAX_PAYLOAD = 1 << 20
+_MAX_PAYLOAD = 31 << 20  # JetStream stores nothing that has 32 MB, whatever its setting
 _MOST_APPENDED = 1000  # at once: what a batch of JetStream may have
 _MOST_BYTES = 16 << 20
 _LONGEST_ANSWER = 3.0  # seconds. A leader that is lost has a successor after four to nine.
@@ -87,7 +88,7 @@ class JetStreamLog:
     @property
     def max_message(self) -> int:
         """In bytes, by the servers' `max_payload`: what it is by default until they have been connected to."""
-        return self._max_payload - _OVERHEAD
+        return min(self._max_payload, _MAX_PAYLOAD) - _OVERHEAD
 
     async def append(self, messages: Sequence[Message], known: Place | None = None) -> Sequence[int]:
         """A look at `known`, and one more round trip, with two flushes in a row. More if others append meanwhile."""
@@ -151,7 +152,7 @@ class JetStreamLog:
             if len(message.content) > self.max_message:
                 raise Refused(
                     f"message {message.id} has {len(message.content)} bytes, more than {self.max_message}",
-                    hint="set a larger max_payload at all NATS servers",
+                    hint="set a larger max_payload at all NATS servers, or end its session: all wait behind it",
                 )
 
     async def _read(self, session: Session, after: int, max_bytes: int, known: Place | None) -> list[Entry]:

@@ -24,7 +24,7 @@ _STAMP = "Pgmip-Stamp"
 _ID_IS_NEW = {"Nats-Expected-Last-Subject-Sequence": "0"}
 
 _NO_MESSAGE = 10037
-_END_OF_BATCH, _NOT_FOUND = 204, 404
+_ENDS = (204, 404, 503)  # of a batch, of the stream, and that no server can be read from yet
 _MOST_READ = 256  # at once
 _ITS_HEADERS = 1024  # bytes, with the subject, which JetStream counts as well
 
@@ -170,10 +170,8 @@ class Session:
         wanted = {"seq": first, "batch": _MOST_READ, "max_bytes": max_bytes + _MOST_READ * _ITS_HEADERS}
         subject = f"$JS.API.DIRECT.GET.{self._stream}"
         *found, end = await self.client.ask_for_many(subject, json.dumps(wanted).encode())
-        status = status_of(end)
-        if status not in (_END_OF_BATCH, _NOT_FOUND):
-            await self.bounds()  # which tells it, where the stream is not there any more
-            raise Unavailable(f"no server of the stream can be read from just now ({status})")
+        if status_of(end) not in _ENDS:
+            raise Unavailable(f"the stream cannot be read: {(end.headers or {}).get('Description')}")
         entries = [self._entry(msg) for msg in found]
         return [entry for number, entry in enumerate(entries) if entry.position == entries[0].position + number]
 
