@@ -112,6 +112,7 @@ class Session:
         """Raise WentBack or Trimmed where it cannot be read on behind that position. `gap`: whether the next entry was
         missing where the one behind it was not.
         """
+        missing = gap and await self._at(after + 1) is None
         bounds = await self.bounds()
         if bounds.last is None or bounds.last < after:
             await self.agree()
@@ -119,7 +120,7 @@ class Session:
         check_follows(bounds.first, bounds.last, True, None)
         assert bounds.first is not None and bounds.last is not None  # noqa: PT018
         check_after(bounds.first, bounds.last, after)
-        if gap and await self._at(after + 1) is None:
+        if missing:  # and not because it has been trimmed
             raise WentBack(f"the log has no entry at position {after + 1}, and goes on behind it: it has lost messages")
 
     async def positions(self, messages: Iterable[Message]) -> dict[UUID, int]:

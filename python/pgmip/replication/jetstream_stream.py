@@ -110,6 +110,8 @@ def check_stream(info: Mapping[str, Any]) -> None:
         for setting, values in _NEEDED.items()
         if config.get(setting) not in values
     ]
+    if len(config.get("subjects") or ()) != 1:
+        weak.append(f"subjects = {json.dumps(config.get('subjects'))}")
     if config["num_replicas"] < _REPLICAS:
         weak.insert(0, f"num_replicas = {config['num_replicas']}")
     if weak:
