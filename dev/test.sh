@@ -98,7 +98,7 @@ stop_server() {
 # ---------------------------------------------------------------- suites
 
 all_suites='layers regress isolation tap ruff mypy pytest docs demo histories serializable spec soak faults bench'
-other_suites=indent
+other_suites='indent jetstream'
 
 installcheck() { # installcheck NAME COUNTER MAKE-VARIABLE...
   name=$1 counter=$2
@@ -143,6 +143,13 @@ suite_mypy() { use_python; piece mypy count_one mypy --config-file python/pyproj
 suite_pytest() {
   use_python
   pytests pytest -n 3 --dist loadfile --no-loadscope-reorder python/tests
+}
+# The contract of a replicated site's log, kept by NATS servers
+suite_jetstream() {
+  use_python
+  use_nats
+  pytests jetstream python/tests/test_jetstream_address.py python/tests/test_replica_log.py \
+    python/tests/test_jetstream_cli.py python/tests/test_jetstream_log.py -k jetstream
 }
 suite_docs() { use_python; pytests docs docs/tests; }
 suite_demo() { use_python; pytests demo demo/tests; }

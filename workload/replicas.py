@@ -28,9 +28,11 @@ class Replicas:
         *,
         settings: Mapping[str, Setting] | None = None,
         log_settings: Mapping[str, Setting] | None = None,
+        log: str | None = None,
     ) -> None:
-        """`settings`: of every replica."""
+        """`settings`: of every replica. `log`: where it is to be made, if not at a server of its own."""
         self.database = database
+        self._given_log = log
         self.log = Cluster(LOG, settings={**_LOG_SETTINGS, **(log_settings or {})}, preload=(), fsync=True)
         first, *others = members
         self.replicas = {first: Cluster(first, settings={"mip.member": first, **(settings or {})})}
@@ -42,8 +44,9 @@ class Replicas:
         """`schema` makes all tables, and is carried out at one replica, of which the others become copies. `options`
         are those of `pgmip replica init`.
         """
-        self.log.start()
-        self.log.create_database(LOG)
+        if self._given_log is None:
+            self.log.start()
+            self.log.create_database(LOG)
         first, *others = self.replicas.values()
         first.start()
         first.create_database(self.database)
@@ -51,9 +54,14 @@ class Replicas:
         first.configure({"mip.replicated_database": self.database})
         first.restart()
         words = [f"--{name}={value}" for name, value in options.items()]
-        _pgmip("init", "--database", first.conninfo(self.database), "--log", self.log.conninfo(LOG), *words)
+        _pgmip("init", "--database", first.conninfo(self.database), "--log", self.where_log_is, *words)
         for other in others:
             other.start()
+
+    @property
+    def where_log_is(self) -> str:
+        """For --log, once they have started."""
+        return self._given_log or self.log.conninfo(LOG)
 
     def remove(self) -> None:
         for cluster in (*self.replicas.values(), self.log):

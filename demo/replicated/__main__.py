@@ -17,9 +17,12 @@ from ..progress import show
 from .audit import audit
 from .customers import SESSIONS, Customers
 from .killer import INTERVAL, Killer
+from .log import LOGS
 from .monitor import Monitor
 from .plot import plot
 from .site import Site, site
+
+_LOG = dict(zip(LOGS, ("the log's server", "the leader of the log's three NATS servers"), strict=True))
 
 
 def main() -> int:
@@ -30,11 +33,11 @@ def main() -> int:
     options.work.mkdir(parents=True)
     console.print(
         f"A bookstore at three replicas, each a PostgreSQL of its own with all of it. {SESSIONS} customers order at "
-        f"all three at once. Every {INTERVAL:.0f} seconds a server, an agent or the log's server is killed with "
+        f"all three at once. Every {INTERVAL:.0f} seconds a server, an agent or {_LOG[options.log]} is killed with "
         "kill -9, and comes back a second later. Who gets no answer orders again under the same number, at the next "
         "replica."
     )
-    with site(options.work) as made:
+    with site(options.work, options.log) as made:
         return asyncio.run(_open(made, options, console))
 
 
@@ -82,6 +85,7 @@ def _tell(made: Site, customers: Customers, killer: Killer, console: Console) ->
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo.replicated", description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder for logs and replicated.svg; emptied first")
+    parser.add_argument("--log", choices=LOGS, default=LOGS[0], help="where it is kept")
     parser.add_argument("--seconds", type=float, default=60)
     return parser.parse_args()
 

@@ -34,7 +34,7 @@ class Killer:
         replicas = {replica.name: replica for replica in self._site.replicas}
         self.kills.append(Kill(time.monotonic(), what))
         if what == "log":
-            self._site.kill(self._site.log)
+            self._site.kill_log()
         elif what in replicas:
             self._site.kill(replicas[what].cluster)
         else:

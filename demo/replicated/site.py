@@ -12,7 +12,9 @@ from pathlib import Path
 import psycopg
 from pgmip.testing import Cluster
 
-from workload.replicas import LOG, Replicas, start_agent
+from workload.replicas import Replicas, start_agent
+
+from .log import JetStreamLog, Log, PostgresLog
 
 DATABASE = "bookstore"
 MEMBERS = ("a", "b", "c")
@@ -48,22 +50,22 @@ class Replica:
 
 
 class Site:
-    def __init__(self, replicas: list[Replica], log: Cluster) -> None:
+    def __init__(self, replicas: list[Replica], log: Log) -> None:
         self.replicas = replicas
-        self.log = log
+        self._log = log
         self._restarts: set[asyncio.Task[None]] = set()
 
     def end(self) -> int:
         """The position of the log's last entry."""
-        with psycopg.connect(self.log.conninfo(LOG), autocommit=True) as conn:
-            row = conn.execute("SELECT max(position) FROM mip_log.message").fetchone()
-        assert row is not None
-        return int(row[0])
+        return self._log.end()
 
     def kill(self, cluster: Cluster) -> None:
         """With SIGKILL; it comes back after a second."""
         cluster.kill_postmaster()
         self._later(cluster.start)
+
+    def kill_log(self) -> None:
+        self._later(self._log.kill())
 
     def kill_agent(self, replica: Replica) -> None:
         replica.kill_agent()
@@ -90,15 +92,16 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[Site]:
-    """A bookstore, loaded at one replica, of which the others are copies."""
-    clusters = Replicas(DATABASE, MEMBERS)
+def site(folder: Path, log: str) -> Iterator[Site]:
+    """A bookstore, loaded at one replica, of which the others are copies. `log`: one of LOGS."""
     with ExitStack() as stack:
+        in_nats = JetStreamLog(stack) if log == "jetstream" else None
+        clusters = Replicas(DATABASE, MEMBERS, log=None if in_nats is None else in_nats.address)
         stack.callback(clusters.remove)
         clusters.start(resources.files(__package__).joinpath("schema.sql").read_text())
-        log = clusters.log.conninfo(LOG)
-        replicas = [Replica(cluster, log, folder) for cluster in clusters.replicas.values()]
+        where = clusters.where_log_is
+        replicas = [Replica(cluster, where, folder) for cluster in clusters.replicas.values()]
         for replica in replicas:
             stack.callback(replica.kill_agent)
             replica.start_agent()
-        yield Site(replicas, clusters.log)
+        yield Site(replicas, in_nats or PostgresLog(clusters.log))

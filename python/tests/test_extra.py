@@ -24,6 +24,7 @@ APP = "pgmip.App(sites={'store': ''})"
         ("opentelemetry", "tracing", "import pgmip.tracing; pgmip.tracing.Tracing()"),
         ("typer", "cli", "import pgmip.cli; pgmip.cli.main()"),
         ("rich", "cli", "import pgmip.cli; pgmip.cli.main()"),
+        ("nats", "jetstream", "import pgmip.replication.jetstream"),
     ],
 )
 def test_a_missing_package(package: str, extra: str, code: str) -> None:

@@ -19,10 +19,9 @@ from .. import _sql
 from .._connection import cut_after
 from .._extra import missing
 from .._text import text
-from ..replication import embedded
+from ..replication import logs
 from ..replication.agent import Agent, Event, EventName, State, Stopped
 from ..replication.beginning import beginning, follow, has_begun
-from ..replication.embedded import EmbeddedLog
 from ..replication.engine import LogError, Message, NoLog, Unavailable
 from .errors import CliError, ExitCode
 from .options import JsonOption, TimeoutOption, run
@@ -41,7 +40,9 @@ replica = typer.Typer(
 )
 replica.command("diff")(diff)
 DatabaseOption = Annotated[str, typer.Option("--database", metavar="CONNINFO", help="The replica.")]
-LogOption = Annotated[str, typer.Option("--log", metavar="CONNINFO", help="The log: a database of its own.")]
+LogOption = Annotated[
+    str, typer.Option("--log", metavar="LOG", help="A database of its own: CONNINFO. In JetStream: nats://HOST,.../STREAM.")
+]
 _LOOK_EVERY = 0.05  # seconds
 _STYLE = {
     EventName.BEGUN: STYLES["ok"],
@@ -103,7 +104,7 @@ def run_agent(
 
     async def body(output: Output) -> ExitCode:
         with telling(partial(_tell, output), lambda: agent.stop()) as tell, _failures(database, log):
-            async with EmbeddedLog(log, patience=timeout) as engine:
+            async with logs.opened(log, patience=timeout) as engine:
                 agent = Agent(database, engine, patience=timeout, on_event=tell)
                 with _metrics(metrics, database, agent) as watching:
                     await until_signalled(_beside(agent.run(), watching), agent.stop)
@@ -128,7 +129,7 @@ def status(
             async with connect(database, timeout=timeout) as conn:
                 with cut_after(conn, timeout):
                     replication, members = await _replication(conn), await _members(conn)
-            async with EmbeddedLog(log, patience=timeout) as engine:
+            async with logs.opened(log, patience=timeout) as engine:
                 end = await engine.end()
         behind = max(0, end - replication["applied"])
         code = ExitCode.PROBLEMS if replication["applier_pid"] is None else ExitCode.OK
@@ -194,7 +195,7 @@ def leave(
 async def _made(log: str, first: Message, begun: bool, timeout: float) -> bool:
     """Whether it was not there yet. It has to be, where the replica has begun."""
     try:
-        return await embedded.create(log, first, new=not begun, patience=timeout)
+        return await logs.create(log, first, new=not begun, patience=timeout)
     except NoLog as error:
         if not begun:
             raise
@@ -204,7 +205,7 @@ async def _made(log: str, first: Message, begun: bool, timeout: float) -> bool:
 
 async def _follow(database: str, log: str, timeout: float) -> None:
     try:
-        async with EmbeddedLog(log, patience=timeout) as engine:
+        async with logs.opened(log, patience=timeout) as engine:
             await follow(database, engine, patience=timeout)
     except psycopg.errors.ObjectInUse as error:
         hint = "to see whether it is this log that it follows, stop the agent"
@@ -302,12 +303,14 @@ def _shown(value: object) -> str:
 @contextmanager
 def _failures(database: str, log: str = "") -> Iterator[None]:
     """What these raise is told as a CliError."""
-    for option, conninfo in (("--database", database), ("--log", log)):
+    for option, check, given in (("--database", conninfo_to_dict, database), ("--log", logs.check, log)):
         try:
-            conninfo_to_dict(conninfo)
-        except (psycopg.ProgrammingError, UnicodeError) as error:
+            check(given)
+        except (psycopg.ProgrammingError, ValueError) as error:
             why = " ".join(str(error).split())
             raise CliError(f"{option}: not a connection string: {why}", ExitCode.USAGE) from None
+        except ModuleNotFoundError as error:
+            raise CliError(f"{option}: {text(error)}", ExitCode.USAGE) from None
     try:
         yield
     except Stopped as error:

@@ -18,7 +18,8 @@ import psycopg
 from .._connection import Connection, cut_after
 from .._text import text
 from . import schema
-from .engine import Entry, Forked, LogError, Message, NoLog, Place, Refused, Trimmed, Unavailable, WentBack
+from .engine import Entry, LogError, Message, NoLog, Place, Refused, Unavailable, WentBack
+from .following import check_after, check_follows
 from .session import readable, session, uncancelled
 
 __all__ = ["EmbeddedLog", "create"]
@@ -63,7 +64,7 @@ class EmbeddedLog:
             with cut_after(conn, self._append.patience):
                 row = await uncancelled(conn, _row(conn, schema.APPEND, (ids, contents, *place)))
         positions, first, last = row
-        _check_follows(first, last, positions is not None, known)
+        check_follows(first, last, positions is not None, known)
         return list(positions)
 
     async def read(
@@ -86,7 +87,7 @@ class EmbeddedLog:
         async with self._end.use() as conn:
             with cut_after(conn, self._end.patience):
                 (last,) = await _row(conn, schema.END)
-        _check_follows(last, last, True, None)
+        check_follows(last, last, True, None)
         return int(last)
 
     async def trim(self, upto: int, known: Place | None = None) -> None:
@@ -96,7 +97,7 @@ class EmbeddedLog:
                 parameters = {"upto": upto, "most": _TRIMMED_AT_ONCE, **_parameters(known)}
                 with cut_after(conn, self._trim.patience):
                     first, last, follows, removed = await _row(conn, schema.TRIM, parameters)
-                _check_follows(first, last, follows, known)
+                check_follows(first, last, follows, known)
                 known = None  # may be among what is removed; over this connection it is the same log
 
     async def close(self) -> None:
@@ -222,11 +223,8 @@ async def _entries(conn: Connection, after: int, max_bytes: int, known: Place | 
         await cursor.execute(schema.READ, parameters)
         rows = await cursor.fetchall()
     first, last, follows, confirmed = rows[0][:4]
-    _check_follows(first, last, follows, known)
-    if last < after:
-        raise WentBack(_lost(last, after))
-    if first > after + 1:
-        raise Trimmed(f"the log begins at position {first}, and the next one needed is {after + 1}")
+    check_follows(first, last, follows, known)
+    check_after(first, last, after)
     found = (row[4:] for row in rows if row[4] is not None)
     entries = [Entry(position, content, Place(position, stamp)) for position, stamp, content in found]
     durable = [entry for entry in entries if entry.position <= confirmed]
@@ -239,24 +237,6 @@ async def _entries(conn: Connection, after: int, max_bytes: int, known: Place | 
 
 def _parameters(known: Place | None) -> dict[str, Any]:
     return {"known": known and known.position, "stamp": known and known.stamp}
-
-
-def _check_follows(first: int | None, last: int | None, follows: bool, known: Place | None) -> None:
-    """Raise an error where the log, with these bounds, does not follow what has been read of it."""
-    if first is None or last is None:
-        raise WentBack("the log is empty, which no log is that has begun: it has lost all messages")
-    if follows:
-        return
-    assert known is not None
-    if last < known.position:
-        raise WentBack(_lost(last, known.position))
-    if first > known.position:
-        raise Trimmed(f"the log begins at position {first}, behind {known.position}, the last that has been read")
-    raise Forked(f"position {known.position} has been read, and the log has another entry there")
-
-
-def _lost(last: int, position: int) -> str:
-    return f"the log ends at position {last}, before {position}, which has been read: it has lost messages"
 
 
 @contextlib.contextmanager

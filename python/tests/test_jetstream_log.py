@@ -1,0 +1,433 @@
+"""The log in JetStream: what NATS servers, and the way to them, can do to it. What any log does is in
+test_replica_log.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import pytest
+from log_keepers import (
+    BEGINNING,
+    LARGE,
+    NOW,
+    JetStreamKeeper,
+    Log,
+    append_again_and_again,
+    contents,
+    made,
+    message,
+    places,
+)
+from relay import Relay, hang_up
+
+from pgmip._nats_servers import NatsServer, NatsServers, find_nats_server
+from pgmip.replication.engine import Entry, Forked, Message, NoLog, Place, Refused, Unavailable, WentBack
+from pgmip.replication.jetstream_address import parse_address
+from pgmip.replication.logs import create
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(find_nats_server() is None, reason="there is no nats-server: ./run test jetstream"),
+]
+
+Open = Callable[..., Log]
+PATIENCE = 60.0  # seconds
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[NatsServers]:
+    with NatsServers() as servers:
+        yield servers
+
+
+@pytest.fixture
+def keeper(servers: NatsServers) -> Iterator[JetStreamKeeper]:
+    yield JetStreamKeeper(servers)
+    servers.start()
+
+
+@pytest.fixture
+async def place(keeper: JetStreamKeeper) -> str:
+    """That of a new log."""
+    return await made(keeper)
+
+
+@pytest.fixture
+async def connect(keeper: JetStreamKeeper, place: str) -> AsyncIterator[Open]:
+    """Opens the log, or the one at another place; parameters go to JetStreamLog."""
+    async with AsyncExitStack() as stack:
+
+        def make(log: str = place, **parameters: Any) -> Log:
+            opened: Log = keeper.open(log, **parameters)
+            stack.push_async_callback(opened.close)
+            return opened
+
+        yield make
+
+
+async def append(log: Log, messages: list[Message], known: Place | None = None) -> list[int]:
+    """However often that has to be tried."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(Unavailable):
+                return list(await log.append(messages, known))
+            await asyncio.sleep(0.1)
+
+
+async def read(log: Log, after: int, known: Place | None = None) -> list[Entry]:
+    """Likewise."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(Unavailable):
+                return list(await log.read(after, LARGE, wait=0.2, known=known))
+            await asyncio.sleep(0.1)
+
+
+async def leader(servers: NatsServers, place: str) -> NatsServer:
+    stream = parse_address(place).stream
+    async with asyncio.timeout(PATIENCE):
+        while (found := await asyncio.to_thread(servers.leader, stream)) is None:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.1)
+    return found
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+async def test_the_leader_is_lost_again_and_again(servers: NatsServers, place: str, connect: Open, how: str) -> None:
+    """With SIGKILL while there are appends; or it stops for a while, and goes on not knowing that it is no leader."""
+    done, all_written = asyncio.Event(), asyncio.Event()
+
+    async def strike() -> None:
+        for _ in range(3):
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+            victim = await leader(servers, place)
+            if how == "killed":
+                victim.kill()
+                await leader(servers, place)
+                servers.start_one(victim)
+            else:
+                victim.pause()
+                await asyncio.sleep(12)
+                victim.resume()
+            await asyncio.to_thread(servers.wait)
+        done.set()
+
+    async def write(writer: int) -> list[tuple[int, bytes]]:
+        log, written, known = connect(), list[tuple[int, bytes]](), first
+        while not done.is_set():
+            batch = [message(b"%d.%d" % (writer, len(written) + n)) for n in range(random.randint(1, 3))]
+            positions = await append(log, batch, known)
+            written += zip(positions, (each.content for each in batch), strict=True)
+            await asyncio.sleep(random.uniform(0, 0.01))
+        return written
+
+    async def follow() -> list[Entry]:
+        log, found, known = connect(), list[Entry](), first
+        while (entries := await read(log, known.position, known)) or not all_written.is_set():
+            found += entries
+            if entries and entries[-1].place is not None:
+                known = entries[-1].place
+        return found
+
+    (first,) = await places(connect())
+    tasks = [asyncio.create_task(write(writer)) for writer in range(3)]
+    reading = asyncio.create_task(follow())
+    await strike()
+    written = sorted(each for mine in await asyncio.gather(*tasks) for each in mine)
+    all_written.set()
+    found = [(entry.position, entry.content) for entry in await reading]
+    assert len(written) > 100
+    assert found == written
+    assert [position for position, _ in found] == list(range(2, 2 + len(found)))
+    assert await contents(connect()) == [content for _, content in written]
+
+
+async def test_all_are_lost_at_once(servers: NatsServers, place: str, connect: Open) -> None:
+    log = connect()
+    written = [b"%d" % number for number in range(50)]
+    for content in written:
+        await log.append([message(content)])
+    known = (await places(log))[-1]
+    for server in servers.servers:
+        server.kill()
+    with pytest.raises(Unavailable):
+        await log.append([message()], known)
+    with pytest.raises(Unavailable):
+        await log.end()
+    await asyncio.to_thread(servers.start)
+    assert await append(log, [message(b"50")], known) == [52]
+    assert await contents(connect()) == [*written, b"50"]
+
+
+async def test_without_a_majority(servers: NatsServers, place: str, connect: Open) -> None:
+    """Nothing is appended, and nobody is told that the log has gone back, though its leader may be asked."""
+    log, mine = connect(patience=2), message(b"mine")
+    await log.append([message(b"first")])
+    known = (await places(log))[-1]
+    its_leader = await leader(servers, place)
+    others = [server for server in servers.servers if server is not its_leader]
+    for server in others:
+        server.pause()
+    try:
+        for _ in range(3):
+            for verb in (log.append([mine], known), log.end(), log.read(7, LARGE, wait=NOW)):
+                with pytest.raises(Unavailable):
+                    await verb
+    finally:
+        for server in others:
+            server.resume()
+    assert await append(connect(), [mine], known) == [3]
+    assert await contents(connect()) == [b"first", b"mine"]
+
+
+async def test_all_servers_go_back(servers: NatsServers, place: str, connect: Open) -> None:
+    """To what they had on their disks earlier."""
+    await connect().append([message(b"kept"), message(b"kept as well")])
+    for server in servers.servers:
+        server.kill()
+        await asyncio.to_thread(shutil.copytree, server.store, server.store.with_suffix(".earlier"))
+    await asyncio.to_thread(servers.start)
+    log = connect()
+    await append(log, [message(b"lost"), message(b"lost as well")])
+    known = await places(log)
+    for server in servers.servers:
+        server.kill()
+        shutil.rmtree(server.store)
+        server.store.with_suffix(".earlier").rename(server.store)
+    await asyncio.to_thread(servers.start)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(Unavailable):
+                assert await log.end() == 3
+                break
+    for verb in (
+        log.append([message()], known[3]),
+        log.read(5, LARGE, wait=NOW, known=known[4]),
+        log.read(5, LARGE, wait=NOW),
+        log.trim(4, known[4]),
+    ):
+        with pytest.raises(WentBack, match="the log ends at position 3, before"):
+            await verb
+    assert await log.append([message(b"others")], known[2]) == [4]
+    with pytest.raises(Forked):
+        await log.append([message()], known[3])
+    assert await contents(connect()) == [b"kept", b"kept as well", b"others"]
+
+
+async def test_a_stream_that_is_made_anew(keeper: JetStreamKeeper, place: str, connect: Open) -> None:
+    """Under that name, and for the same database."""
+    log = connect()
+    await log.append([message(b"1")])
+    known = await places(log)
+    async with keeper.api(place) as (client, stream):
+        await client.api(f"STREAM.DELETE.{stream}")
+    with pytest.raises(NoLog):
+        await log.end()
+    with pytest.raises(NoLog, match="no such stream"):
+        await create(place, BEGINNING, new=False)
+    assert await create(place, BEGINNING)
+    with pytest.raises(Forked):
+        await log.append([message()], known[0])
+    with pytest.raises(WentBack):
+        await log.read(2, LARGE, wait=NOW, known=known[1])
+    with pytest.raises(Forked):
+        await log.trim(1, known[0])
+    assert await connect().append([message(b"2"), message(b"3")]) == [2, 3]
+    with pytest.raises(Forked):
+        await log.read(2, LARGE, wait=NOW, known=known[1])
+    assert await contents(connect()) == [b"2", b"3"]
+
+
+async def test_one_that_has_a_hole(keeper: JetStreamKeeper, place: str, connect: Open) -> None:
+    """As where a block of it is damaged at all servers."""
+    await connect().append([message(b"%d" % number) for number in range(4)])
+    async with keeper.api(place) as (client, stream):
+        config = (await client.api(f"STREAM.INFO.{stream}"))["config"]
+        subject = (await client.api(f"STREAM.MSG.GET.{stream}", seq=3))["message"]["subject"]
+        await client.api(f"STREAM.PURGE.{stream}", filter=subject)
+        assert config["deny_delete"]
+    assert await connect().read(1, LARGE, wait=NOW) == [Entry(2, b"0")]
+    with pytest.raises(WentBack, match="has no entry at position 3"):
+        await connect().read(2, LARGE, wait=NOW)
+
+
+async def test_more_than_a_batch_has(connect: Open) -> None:
+    log = connect()
+    known = (await places(log))[-1]
+    written = [message(b"%d" % number) for number in range(2100)]
+    await log.append(written[1500:1510])
+    assert await log.append(written, known) == [*range(12, 1512), *range(2, 12), *range(1512, 2102)]
+    assert await log.append(written) == [*range(12, 1512), *range(2, 12), *range(1512, 2102)]
+
+
+class Cutting(Relay):
+    """Ends, or holds up, a connection after so many bytes from the client, or to it."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self._target = port
+        self.left: dict[str, int] = {}
+        self.stalls = False
+
+    async def _relay(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target)
+        ways = (("request", from_client, to_server), ("reply", from_server, to_client))
+        tasks = [asyncio.create_task(self._forward(*way)) for way in ways]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self.stalls:
+                await asyncio.sleep(5)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await hang_up(to_client, to_server)
+
+    async def _forward(self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            if way in self.left:
+                part = data[: self.left[way]]
+                self.left[way] -= len(part)
+                if len(part) < len(data):
+                    del self.left[way]
+                    writer.write(part)
+                    await writer.drain()
+                    return
+            writer.write(data)
+            await writer.drain()
+
+
+@pytest.mark.parametrize("way", ["request", "reply"])
+@pytest.mark.parametrize("stalls", [False, True])
+async def test_a_connection_lost_in_an_append(
+    servers: NatsServers, place: str, connect: Open, way: str, stalls: bool
+) -> None:
+    """The answer is unknown wherever that was, and the same again is exactly once."""
+    async with Cutting(servers.servers[0].client) as relay:
+        address = parse_address(place)
+        hosts = f"127.0.0.1:{relay.port},127.0.0.1:1,127.0.0.1:1"
+        log = connect(f"nats://{hosts}/{address.stream}?monitor={','.join(address.monitors)}", patience=1.5)
+        await log.append([message(b"first")])
+        known = (await places(log))[-1]
+        relay.stalls = stalls
+        written, unknown = [b"first"], 0
+        for number in range(8 if stalls else 30):
+            batch = [message(b"%d.%d" % (number, n)) for n in range(random.randint(1, 3))]
+            relay.left[way] = random.randint(1, 2000)
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    try:
+                        await log.append(batch, known)
+                        break
+                    except Unavailable:
+                        unknown += 1
+            written += [each.content for each in batch]
+        assert unknown > 0
+    assert await contents(connect()) == written
+
+
+async def test_a_server_that_says_nothing(servers: NatsServers, place: str, connect: Open) -> None:
+    """Is given up for the next one."""
+    servers.servers[0].pause()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert await append(connect(), [message(b"1")]) == [2]
+            assert await read(connect(), 1) == [Entry(2, b"1")]
+    finally:
+        servers.servers[0].resume()
+
+
+async def test_no_log(keeper: JetStreamKeeper) -> None:
+    async with keeper.open(keeper.nowhere()) as log:
+        with pytest.raises(NoLog, match="no such stream") as raised:
+            await log.end()
+    assert raised.value.hint == "make one: pgmip replica init"
+    async with keeper.open("nats://127.0.0.1:1/log") as log:
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await log.end()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+async def append_until_refused(log: Log) -> None:
+    while True:
+        with suppress(Unavailable):
+            await append_again_and_again(log)
+
+
+async def test_servers_that_do_not_flush() -> None:
+    refused = pytest.raises(Refused, match="may lose messages: it does not flush")
+    with NatsServers(flush=False) as servers, refused as raised:
+        await create(servers.address("log"), BEGINNING)
+    assert raised.value.hint is not None
+    assert "sync_interval: always" in raised.value.hint
+
+
+async def test_one_server_that_flushes_no_more(servers: NatsServers, place: str, connect: Open) -> None:
+    """It has been started again with another setting while the log was in use."""
+    log, server = connect(check_every=0.2), servers.servers[1]
+    await log.append([message()])
+    server.kill()
+    servers.start_one(server, flush=False)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(Refused, match="n2 may lose messages"):
+                await append_until_refused(log)
+        for verb in (connect().end(), connect().read(0, LARGE, wait=NOW), create(place, BEGINNING)):
+            with pytest.raises(Refused, match="n2 may lose messages"):
+                await verb
+    finally:
+        server.kill()
+        await asyncio.to_thread(servers.start)
+    assert await append(log, [message()]) != []
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ({"num_replicas": 1}, "num_replicas = 1"),
+        ({"max_age": 10**12}, "max_age = 1000000000000"),
+        ({"max_msgs": 5}, "max_msgs = 5"),
+        ({"discard": "old"}, 'discard = "old"'),
+    ],
+)
+async def test_a_stream_that_may_lose_messages(
+    keeper: JetStreamKeeper, place: str, connect: Open, setting: dict[str, Any], told: str
+) -> None:
+    log = connect(check_every=0.2)
+    await log.append([message()])
+    async with keeper.api(place) as (client, stream):
+        config = (await client.api(f"STREAM.INFO.{stream}"))["config"]
+        await client.api(f"STREAM.UPDATE.{stream}", **{**config, **setting})
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(Refused, match=told):
+            await append_until_refused(log)
+    for verb in (connect().end(), connect().read(0, LARGE, wait=NOW), create(place, BEGINNING)):
+        with pytest.raises(Refused, match=told):
+            await verb
+
+
+async def test_a_server_that_is_not_in_the_address(servers: NatsServers, place: str, connect: Open) -> None:
+    """Of which it is not known whether it flushes; a majority has to be."""
+    address = parse_address(place)
+    monitor = address.monitors[0]
+    log = connect(f"nats://127.0.0.1:{servers.servers[0].client}/{address.stream}?monitor={monitor}")
+    with pytest.raises(Refused, match="the address has only: n1"):
+        await log.end()
+
+
+async def test_what_is_no_log(keeper: JetStreamKeeper, place: str, connect: Open) -> None:
+    async with keeper.api(place) as (client, stream):
+        config = (await client.api(f"STREAM.INFO.{stream}"))["config"]
+        newer = {**config, "metadata": {**config["metadata"], "pgmip-version": "3"}}
+        await client.api(f"STREAM.UPDATE.{stream}", **newer)
+        await client.api("STREAM.CREATE.other", name="other", subjects=["other"], num_replicas=3)
+    with pytest.raises(Refused, match="has version 3, and not 1"):
+        await connect().end()
+    with pytest.raises(Refused, match="stream other is not a log"):
+        await create(keeper.servers.address("other"), BEGINNING)
