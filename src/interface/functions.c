@@ -345,12 +345,20 @@ read_everywhere(const char *xid)
 	return read_family(xid);
 }
 
-/* Whose it is: the caller's, if nobody has it yet. */
+/* Whose it is: the caller's, if nobody has it yet. What only runs here does not count elsewhere. */
 static Oid
 owner_of(const char *xid)
 {
 	List	   *entries = read_family(xid);
+	ListCell   *lc;
 
+	foreach(lc, entries)
+	{
+		MiptEntry  *entry = lfirst(lc);
+
+		if (ItemPointerIsValid(&entry->tid))
+			return entry->owner;
+	}
 	return entries ? ((MiptEntry *) linitial(entries))->owner : GetUserId();
 }
 

@@ -13,80 +13,66 @@
 
 #include <ctype.h>
 
-#include "nodes/value.h"
 #include "parser/parser.h"
 #include "parser/scanner.h"
 
 #include "replication/clock.h"
 
 static bool
-is_of_word(char c)
-{
-	return isalnum((unsigned char) c) || c == '_' || IS_HIGHBIT_SET(c);
-}
-
-static bool
-is_by_clock(const char *word, int length)
+is_by_clock(const char *word)
 {
 	static const char *const words[] = {
 		"now", "today", "tomorrow", "yesterday"
 	};
 
 	for (int i = 0; i < lengthof(words); i++)
-		if (strlen(words[i]) == length && pg_strncasecmp(word, words[i], length) == 0)
+		if (strcmp(words[i], word) == 0)
 			return true;
 	return false;
 }
 
+/* Words are of letters; what arrays and rows quote with may be within one. */
 static bool
 has_word_by_clock(const char *text)
 {
-	while (*text)
-	{
-		const char *end = text;
+	char	   *word = palloc(strlen(text) + 1);
+	int			length = 0;
+	bool		found = false;
 
-		while (is_of_word(*end))
-			end++;
-		if (is_by_clock(text, end - text))
-			return true;
-		text = *end ? end + 1 : end;
+	for (const char *c = text; !found; c++)
+	{
+		if (*c == '\\' || *c == '"')
+			continue;
+		if (isalpha((unsigned char) *c) || IS_HIGHBIT_SET(*c))
+		{
+			word[length++] = pg_tolower((unsigned char) *c);
+			continue;
+		}
+		word[length] = '\0';
+		found = is_by_clock(word);
+		length = 0;
+		if (*c == '\0')
+			break;
 	}
-	return false;
+	pfree(word);
+	return found;
+}
+
+static bool
+is_unicode(const char *token)
+{
+	return (token[0] == 'u' || token[0] == 'U') && token[1] == '&' && token[2] == '\'';
 }
 
 /* Does the token that begins here have its text from quotes? Identifiers have others, and parameters have digits. */
 static bool
 is_literal(const char *token)
 {
-	if ((token[0] == 'u' || token[0] == 'U') && token[1] == '&')
-		return token[2] == '\'';
+	if (is_unicode(token))
+		return true;
 	if (token[0] == 'e' || token[0] == 'E')
 		return token[1] == '\'';
 	return token[0] == '\'' || (token[0] == '$' && !isdigit((unsigned char) token[1]));
-}
-
-/* The text of a function that is not parsed until it is executed */
-static bool
-is_body(const RawStmt *raw, const char *text)
-{
-	ListCell   *option;
-	ListCell   *part;
-
-	if (!IsA(raw->stmt, CreateFunctionStmt))
-		return false;
-	foreach(option, ((CreateFunctionStmt *) raw->stmt)->options)
-	{
-		const DefElem *def = lfirst_node(DefElem, option);
-
-		if (strcmp(def->defname, "as") != 0)
-			continue;
-		foreach(part, (List *) def->arg)
-		{
-			if (strcmp(strVal(lfirst(part)), text) == 0)
-				return true;
-		}
-	}
-	return false;
 }
 
 static bool
@@ -115,13 +101,22 @@ mip_literal_by_clock(const RawStmt *raw, const char *command)
 	YYLTYPE		at;
 	core_yyscan_t scanner;
 	const char *found = NULL;
+	bool		is_body = false;	/* of a function, which is not parsed
+									 * until it is executed */
 
 	if (has_no_expressions(raw))
 		return NULL;
 	scanner = scanner_init(statement, &extra, &ScanKeywords, ScanKeywordTokens);
 	while (found == NULL && core_yylex(&value, &at, scanner) != 0)
-		if (is_literal(statement + at) && has_word_by_clock(value.str) && !is_body(raw, value.str))
+	{
+		const char *token = statement + at;
+
+		if (is_literal(token) && !is_body &&
+			(has_word_by_clock(value.str) || (is_unicode(token) && strchr(value.str, '\\'))))
 			found = pstrdup(value.str);
+		is_body = IsA(raw->stmt, CreateFunctionStmt) && pg_strncasecmp(token, "as", 2) == 0 &&
+			!isalnum((unsigned char) token[2]) && token[2] != '_';
+	}
 	scanner_finish(scanner);
 	return found;
 }

@@ -48,20 +48,25 @@ refuse(const RawStmt *raw, const char *detail)
 
 /* ---- values that rows get ---- */
 
-/* SELECT (expression)::type FROM relation */
+/* SELECT (expression)::type FROM relation; as it is without a type */
 static RawStmt *
 make_select(Node *expression, TypeName *type, RangeVar *relation)
 {
-	TypeCast   *cast = makeNode(TypeCast);
+	TypeCast   *cast;
 	ResTarget  *target = makeNode(ResTarget);
 	SelectStmt *select = makeNode(SelectStmt);
 	RawStmt    *raw = makeNode(RawStmt);
 
-	cast->arg = copyObject(expression);
-	cast->typeName = copyObject(type);
-	cast->location = -1;
-	target->val = (Node *) cast;
+	target->val = copyObject(expression);
 	target->location = -1;
+	if (type)
+	{
+		cast = makeNode(TypeCast);
+		cast->arg = target->val;
+		cast->typeName = copyObject(type);
+		cast->location = -1;
+		target->val = (Node *) cast;
+	}
 	select->targetList = list_make1(target);
 	if (relation)
 		select->fromClause = list_make1(copyObject(relation));
@@ -69,13 +74,19 @@ make_select(Node *expression, TypeName *type, RangeVar *relation)
 	return raw;
 }
 
+static bool
+is_same_everywhere(const char *command, Node *expression, TypeName *type, RangeVar *relation)
+{
+	Query	   *query = parse_analyze_fixedparams(make_select(expression, type, relation), command, NULL, 0, NULL);
+
+	return mip_same_everywhere((Node *) query->targetList);
+}
+
 static void
 check_value(const RawStmt *raw, const char *command, Node *expression, TypeName *type,
 			RangeVar *relation)
 {
-	Query	   *query = parse_analyze_fixedparams(make_select(expression, type, relation), command, NULL, 0, NULL);
-
-	if (!mip_same_everywhere((Node *) query->targetList))
+	if (!is_same_everywhere(command, expression, type, relation))
 		refuse(raw, "Rows that are there would get values that are computed, and not by IMMUTABLE functions only, or go by what each replica has chosen.");
 }
 
@@ -281,6 +292,26 @@ is_unique(Oid index)
 	return result;
 }
 
+/* ---- partitions ---- */
+
+/* MINVALUE and MAXVALUE are said as columns are. */
+static void
+check_bound(const RawStmt *raw, const char *command, const PartitionBoundSpec *bound)
+{
+	const List *const lists[] = {bound->listdatums, bound->lowerdatums, bound->upperdatums};
+
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		ListCell   *lc;
+
+		foreach(lc, lists[i])
+		{
+			if (!IsA(lfirst(lc), ColumnRef) && !is_same_everywhere(command, lfirst(lc), NULL, NULL))
+				refuse(raw, "A partition's bounds are computed, and not by IMMUTABLE functions only, or go by what each replica has chosen: write the values.");
+		}
+	}
+}
+
 /* One of the partition's that is like it would become a part of it. */
 static void
 check_attached(const RawStmt *raw, const RangeVar *relation)
@@ -301,6 +332,13 @@ check_attached(const RawStmt *raw, const RangeVar *relation)
 	relation_close(rel, NoLock);
 }
 
+/* Or those of tables that are of a type */
+static bool
+changes_rows(const AlterTableStmt *stmt, const AlterTableCmd *cmd)
+{
+	return stmt->objtype == OBJECT_TABLE || (stmt->objtype == OBJECT_TYPE && cmd->behavior == DROP_CASCADE);
+}
+
 static void
 check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 {
@@ -315,16 +353,21 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 		switch (cmd->subtype)
 		{
 			case AT_AddColumn:
-				if (stmt->objtype == OBJECT_TABLE)
+				if (changes_rows(stmt, cmd))
 					check_added_column(raw, command, castNode(ColumnDef, cmd->def));
 				break;
 			case AT_AlterColumnType:
 				if (stmt->objtype == OBJECT_TABLE)
 					check_altered_type(raw, command, stmt->relation, cmd);
+				else if (changes_rows(stmt, cmd))
+					refuse(raw, "Rows of tables of that type would be changed, too.");
 				break;
 			case AT_AttachPartition:
 				if (stmt->objtype == OBJECT_TABLE)
+				{
 					check_attached(raw, stmt->relation);
+					check_bound(raw, command, ((PartitionCmd *) cmd->def)->bound);
+				}
 				break;
 			case AT_ClusterOn:
 				refuse(raw, "How rows lie is each replica's own business: use CLUSTER at each.");
@@ -461,18 +504,20 @@ check_index(const RawStmt *raw, const IndexStmt *stmt)
 
 /* By CREATE SCHEMA, too */
 static void
-check_created(const RawStmt *raw, Node *stmt)
+check_created(const RawStmt *raw, const char *command, Node *stmt)
 {
 	ListCell   *lc;
 
 	if (IsA(stmt, CreateStmt))
 		check_like(raw, (CreateStmt *) stmt);
+	if (IsA(stmt, CreateStmt) && ((CreateStmt *) stmt)->partbound)
+		check_bound(raw, command, ((CreateStmt *) stmt)->partbound);
 	if (IsA(stmt, IndexStmt))
 		check_index(raw, (IndexStmt *) stmt);
 	if (!IsA(stmt, CreateSchemaStmt))
 		return;
 	foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
-		check_created(raw, lfirst(lc));
+		check_created(raw, command, lfirst(lc));
 }
 
 static void
@@ -505,5 +550,5 @@ mip_check_definable(const RawStmt *raw, const char *command)
 		check_alter_domain(unconstify(RawStmt *, raw), (AlterDomainStmt *) raw->stmt);
 	if (IsA(raw->stmt, AlterTableStmt))
 		check_alter_table(raw, command, (AlterTableStmt *) raw->stmt);
-	check_created(raw, raw->stmt);
+	check_created(raw, command, raw->stmt);
 }

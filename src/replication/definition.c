@@ -207,8 +207,6 @@ execute(const Definition *definition, Attempt what)
 		execute_statement(lfirst_node(RawStmt, lc), definition->command, checked);
 	if (checked)
 		mip_check_defined(before);
-	if (what == BY_WHAT_IS_SEEN)
-		mip_builds_set_aside();
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);
 	AtEOXact_GUC(false, level); /* nor stays what it has set itself */
@@ -344,20 +342,13 @@ is_time_to_clear(void)
 	return (mip_member->failures & (mip_member->failures - 1)) == 0;
 }
 
-/*
- * With a way for it, and for rows that only old snapshots see, which others may not have; and
- * without indexes that cannot be built here.
- */
+/* With a way for it, and without rows in indexes that only old snapshots see, which others may not have */
 static ErrorData *
-attempt_again(const Definition *definition, ErrorData *error)
+attempt_again(const Definition *definition, const ErrorData *error)
 {
 	if (may_be_kept_by_temporary(error) && is_time_to_clear())
 		mip_temporary_clear();
-	mip_builds_leave_out_none();
-	do
-		error = attempt(definition, BY_WHAT_IS_SEEN);
-	while (error && !mip_may_pass(error->sqlerrcode) && mip_builds_leave_out(error->message));
-	return error;
+	return attempt(definition, BY_WHAT_IS_SEEN);
 }
 
 static void

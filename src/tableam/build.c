@@ -4,130 +4,28 @@
  *	  Building indexes of a mip table.
  *
  * Where a replica executes a definition of all replicas its rows are what the others have, but
- * not where these lie, nor which dead ones are among them. So an index may fail here. Then it gets
- * no dead rows; and if it fails again, nothing at all, and is set aside.
+ * not which dead ones are among them, that only old snapshots see. An index may fail for these.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/table.h"
+#include "access/tableam.h"
 #include "catalog/index.h"
 #include "nodes/execnodes.h"
 #include "pgstat.h"
-#include "storage/bufmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/relcache.h"
-#include "utils/syscache.h"
 
 #include "tableam/am.h"
-#include "tableam/aside.h"
 #include "tableam/build.h"
 
-/* An index, by what it is when it is begun anew */
-typedef struct Built
-{
-	Oid			table;
-	NameData	name;
-	Oid			oid;			/* this time; 0: it has not been built */
-	bool		needed;
-	char	   *why;			/* it is left out */
-} Built;
-
 static bool seen_only;			/* between mip_builds_begin and _end */
-static Built last;				/* that was built there; table 0: none */
-static List *left_out;			/* in TopMemoryContext */
-
-/* ---- what is left out ---- */
-
-static Built *
-find_left_out(Oid table, const char *name)
-{
-	ListCell   *lc;
-
-	foreach(lc, left_out)
-	{
-		Built	   *built = lfirst(lc);
-
-		if (built->table == table && strcmp(NameStr(built->name), name) == 0)
-			return built;
-	}
-	return NULL;
-}
-
-/* Is it to be built? */
-static bool
-note_build(Relation rel, Relation index)
-{
-	Built	   *built = find_left_out(RelationGetRelid(rel), RelationGetRelationName(index));
-
-	if (built)
-	{
-		built->oid = RelationGetRelid(index);
-		return false;
-	}
-	last.table = RelationGetRelid(rel);
-	last.name = index->rd_rel->relname;
-	last.needed = mip_index_is_needed(index);
-	return true;
-}
-
-bool
-mip_builds_leave_out(const char *why)
-{
-	MemoryContext caller;
-	Built	   *built;
-
-	if (!OidIsValid(last.table) || last.needed)
-		return false;
-	caller = MemoryContextSwitchTo(TopMemoryContext);
-	built = palloc(sizeof(Built));
-	*built = last;
-	built->why = pstrdup(why);
-	left_out = lappend(left_out, built);
-	MemoryContextSwitchTo(caller);
-	return true;
-}
-
-void
-mip_builds_leave_out_none(void)
-{
-	ListCell   *lc;
-
-	foreach(lc, left_out)
-		pfree(((Built *) lfirst(lc))->why);
-	list_free_deep(left_out);
-	left_out = NIL;
-}
-
-/* It may have gone since, with its table. */
-void
-mip_builds_set_aside(void)
-{
-	ListCell   *lc;
-
-	foreach(lc, left_out)
-	{
-		Built	   *built = lfirst(lc);
-		Relation	rel = OidIsValid(built->oid) ? try_relation_open(built->table, AccessShareLock) : NULL;
-
-		if (rel == NULL)
-			continue;
-		if (SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(built->oid)))
-			mip_index_set_aside(rel, built->oid, built->why);
-		relation_close(rel, NoLock);
-	}
-}
 
 void
 mip_builds_begin(void)
 {
-	ListCell   *lc;
-
-	foreach(lc, left_out)
-		((Built *) lfirst(lc))->oid = InvalidOid;
-	memset(&last, 0, sizeof(last));
 	seen_only = true;
 }
 
@@ -170,8 +68,6 @@ mip_index_build_range_scan(Relation rel, Relation index, IndexInfo *info,
 	bool		concurrent = info->ii_Concurrent;
 	volatile double tuples;
 
-	if (seen_only && !note_build(rel, index))
-		return rel->rd_rel->reltuples < 0 ? RelationGetNumberOfBlocks(rel) : rel->rd_rel->reltuples;
 	RelationIncrementReferenceCount(view);
 	PG_TRY();
 	{

@@ -21,16 +21,4 @@ extern void mip_tableam_build(TableAmRoutine *routine);
 extern void mip_builds_begin(void);
 extern void mip_builds_end(void);
 
-/*
- * If these have failed: the index that was built last is left out when they are begun anew. False
- * if there is none, or it cannot be done without.
- */
-extern bool mip_builds_leave_out(const char *why);
-
-/* Sets aside what has been left out in these. */
-extern void mip_builds_set_aside(void);
-
-/* Nothing is left out any more. */
-extern void mip_builds_leave_out_none(void);
-
 #endif							/* MIP_BUILD_H */

@@ -405,6 +405,18 @@ $s{b}->refused(q[BEGIN; SELECT mip.begin('becomes', 5)], 'MP004', 'it does not b
 $s{b}->sql('ROLLBACK; RESET ROLE');
 same('it is refused everywhere');
 
+# what only runs at one replica is not whose the family is
+$sibling = session($node{a}, 'stranger at a');
+$sibling->sql('SET ROLE stranger');
+attempted($sibling, 'run beside', 1, 16);
+$s{b}->sql('SET ROLE owner');
+is(fenced($s{b}, 'b', "SELECT mip.refuse('run beside', 9, '{}')"), 't', 'a role refuses one of its own while a stranger has its family elsewhere');
+$s{b}->sql('RESET ROLE');
+is(fenced($s{a}, 'a', "SELECT mip.refuse('run beside', 5, '{}')"), 't', 'so does a superuser there');
+is(fenced($s{a}, 'a', "SELECT xinst || ' ' || state FROM mip.rollback('run beside', 1) WHERE xinst = 1"), '1 aborted', 'who also rolls back what runs');
+is(kept($_, 'run beside'), '1 owner aborted, 5 owner aborted, 9 owner aborted', "... at $_") for keys %node;
+$sibling->quit;
+
 # ---- a fence, while a definition is executed ----
 
 $s{a}->send_sql(q[SELECT mip.replicate_ddl('CREATE TABLE defined (i int)')]);

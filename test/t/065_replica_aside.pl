@@ -21,10 +21,6 @@ first_replica('a', q[
 	CREATE TABLE pairs (id int PRIMARY KEY, p pair UNIQUE) USING mip;
 	CREATE TABLE keyless (n int, t text) USING mip;
 	CREATE TABLE keyless_pairs (n int, p pair) USING mip;
-	CREATE FUNCTION picky(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN
-		IF current_setting('mip.member') <> 'a' THEN RAISE '%: not here', $1; END IF; RETURN $1; END$$;
-	CREATE TABLE ordered (id int PRIMARY KEY, n int) USING mip;
-	CREATE TABLE excluded (id int PRIMARY KEY, r nummultirange, EXCLUDE USING gist (r WITH =)) USING mip;
 	CREATE TABLE numbers (id int PRIMARY KEY, n int) USING mip;
 	CREATE TABLE stamped (n int, s int) USING mip;
 	CREATE FUNCTION inverse(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1 / $1; END';
@@ -134,55 +130,7 @@ mip_sql($node{b}, 'CREATE INDEX CONCURRENTLY keyless_pairs_p ON keyless_pairs (p
 done($s, q[INSERT INTO keyless_pairs VALUES (1, '(1,"{}")')], 'a first row that has no order', 'keyless_pairs');
 done($s, 'DELETE FROM keyless_pairs', '... is not looked for by an order', 'keyless_pairs');
 
-# ---- indexes that are built by a definition ----
-
 my $ddl = session($node{a}, 'ddl');
-sub replicated
-{
-	my ($command, $name) = @_;
-	define($ddl, $command);
-	take('a');
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	all_are_same($name, 'ordered', 'excluded');
-	is(($ddl->finish)[1], '', '... done');
-	return;
-}
-
-done($s, 'INSERT INTO ordered SELECT i, i FROM generate_series(1, 100) i', 'rows', 'ordered');
-replicated('CREATE INDEX ordered_n ON ordered (id, n); CREATE INDEX ordered_picky ON ordered (picky(n)); CREATE INDEX ordered_i ON ordered (id, n)',
-	'an index that can be built at one replica');
-is_used('a', 'ordered_picky', 'there');
-is_set_aside('b', 'ordered_picky', 'elsewhere');
-is_used('b', $_, 'one beside it') for qw(ordered_n ordered_i);
-is(mip_sql($node{b}, 'SET enable_seqscan = off; SELECT count(*) FROM ordered WHERE id = 7 AND n = 7'), '1', '... and rows are found');
-
-SKIP:
-{
-	skip 'ranges of which it is not told how far they are from each other', 1 if $node{a}->pg_version < 17;
-
-	# Rows in another order: one behind the other they fit.
-	my $rows = 'INSERT INTO excluded VALUES (1, numrange(NULL, -9e308)::nummultirange);
-		INSERT INTO excluded SELECT i, numrange(i, i + 1)::nummultirange FROM generate_series(100, 1500) i';
-	$t->sql("BEGIN; $rows; ROLLBACK");
-	done($s, 'INSERT INTO excluded VALUES (2, numrange(NULL, 5)::nummultirange)', 'a row beside others that are no more', 'excluded');
-	mip_sql($node{b}, 'VACUUM excluded');
-	done($s, "BEGIN; $rows; COMMIT", 'and these', 'excluded');
-	replicated('ALTER TABLE excluded ALTER id TYPE bigint', 'what builds it anew');
-	is_set_aside('b', 'excluded_r_excl', 'a constraint');
-	is_used('b', 'excluded_pkey', 'but not a key');
-	$t->refused('INSERT INTO excluded VALUES (300, numrange(7, 8)::nummultirange)', '55000', 'who would not be kept out');
-}
-mip_sql($node{b}, 'CREATE INDEX CONCURRENTLY excluded_id ON excluded (id)');
-define($ddl, 'CREATE INDEX excluded_id ON excluded (id)');
-take('a');
-receive('a');
-is(($ddl->finish)[1], '', 'a definition that cannot be executed at one replica');
-my @before = map { state_of('b', $_) } qw(ordered_n ordered_picky excluded_r_excl);
-$applier{b}->refused(receive_sql(scalar @log), '42P07', '... waits');
-is_deeply([ map { state_of('b', $_) } qw(ordered_n ordered_picky excluded_r_excl) ], \@before, '... whatever has been built last');
-mip_sql($node{b}, 'DROP INDEX CONCURRENTLY excluded_id');
-start_applier('b');
-all_are_same('until it can be', 'excluded');
 
 # ---- a key that is set aside ----
 
