@@ -114,8 +114,8 @@ class Shop:
 
     def effects(self, xid: str) -> tuple[list[int], list[int]]:
         """The instances whose order, and whose payment, is there."""
-        orders = self.sql("store", f"SELECT xinst FROM orders WHERE xid = '{xid}'")
-        payments = self.sql("bank", f"SELECT xinst FROM payment WHERE xid = '{xid}'")
+        orders = self.sql("store", f"SELECT xinst FROM orders WHERE xid = '{xid}' ORDER BY xinst")
+        payments = self.sql("bank", f"SELECT xinst FROM payment WHERE xid = '{xid}' ORDER BY xinst")
         return [row[0] for row in orders], [row[0] for row in payments]
 
     def assert_once(self, xid: str, result: Any) -> None:
