@@ -335,11 +335,11 @@ COMMENT ON FUNCTION mip.replica_load(bigint, bytea[]) IS
 REVOKE ALL ON FUNCTION mip.replica_load(bigint, bytea[]) FROM PUBLIC;
 
 CREATE FUNCTION mip.replica_take(max_bytes bigint DEFAULT 1048576, timeout_ms integer DEFAULT 1000,
-		OUT id uuid, OUT message bytea) RETURNS SETOF record
+		max_message bigint DEFAULT 2147483647, OUT id uuid, OUT message bytea) RETURNS SETOF record
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_take';
-COMMENT ON FUNCTION mip.replica_take(bigint, integer) IS
+COMMENT ON FUNCTION mip.replica_take(bigint, integer, bigint) IS
 	'messages of transactions that are at their COMMIT here, to be appended to the log';
-REVOKE ALL ON FUNCTION mip.replica_take(bigint, integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION mip.replica_take(bigint, integer, bigint) FROM PUBLIC;
 
 CREATE FUNCTION mip.replica_trim() RETURNS bigint
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_trim';

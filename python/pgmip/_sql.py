@@ -182,7 +182,7 @@ REPLICA_APPLIED = b"SELECT applied FROM mip.replication"
 REPLICA_START = b"SELECT member, applied, read_after FROM mip.replica_start()"
 # What is applied when they have been taken: no message knows of more.
 REPLICA_TAKE = b"""
-    SELECT id, message, (SELECT applied FROM mip.replication) AS applied FROM mip.replica_take(%s, %s)
+    SELECT id, message, (SELECT applied FROM mip.replication) AS applied FROM mip.replica_take(%s, %s, %s)
 """
 REPLICA_LOAD = b"SELECT mip.replica_load(%s, %b)"
 REPLICA_RECEIVE = b"SELECT mip.replica_receive(%s, %b)"

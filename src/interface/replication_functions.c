@@ -134,7 +134,7 @@ mip_replica_take(PG_FUNCTION_ARGS)
 {
 	require_replicated();
 	InitMaterializedSRF(fcinfo, 0);
-	mip_take(PG_GETARG_INT64(0), PG_GETARG_INT32(1), put_message, fcinfo->resultinfo);
+	mip_take(PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_INT64(2), put_message, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 

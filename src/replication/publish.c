@@ -262,6 +262,17 @@ settle(bool gives_up)
 }
 
 pg_noreturn static void
+too_long(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("the transaction has changed too much for the log of this site"),
+			 errdetail("Its message is longer than what the log takes."),
+			 errhint("Use several transactions.")));
+	pg_unreachable();
+}
+
+pg_noreturn static void
 unknown(void)
 {
 	QueryCancelPending = false;
@@ -296,6 +307,8 @@ wait_for_verdict(bool interruptible)
 				return true;
 			case MIP_COMMIT_REFUSED:
 				return false;
+			case MIP_COMMIT_TOO_LONG:
+				too_long();
 			case MIP_COMMIT_IN_THE_WAY:
 				if (interruptible)
 					return false;

@@ -57,14 +57,28 @@ find_first(void)
 	return first;
 }
 
+/* What another taker has had may be in a log that has taken it. */
+static void
+refuse_long(Size max_message)
+{
+	for (int i = 0; i < mip_member->ncommits; i++)
+	{
+		MipCommit  *commit = &mip_member->commits[i];
+
+		if (is_to_be_taken(commit) && commit->length > max_message)
+			mip_commit_set(commit, commit->state == MIP_COMMIT_QUEUED ? MIP_COMMIT_TOO_LONG : MIP_COMMIT_IN_THE_WAY);
+	}
+}
+
 /* NULL: there is none, or it has no room in so many bytes. */
 static bytea *
-take_first(Size room, MipMessageId *id)
+take_first(Size room, Size max_message, MipMessageId *id)
 {
 	MipCommit  *commit;
 	bytea	   *message;
 
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	refuse_long(max_message);
 	commit = find_first();
 	if (commit == NULL || commit->length > room)
 	{
@@ -84,21 +98,21 @@ take_first(Size room, MipMessageId *id)
 typedef void (*Put) (const MipMessageId *id, bytea *message, void *arg);
 
 static bool
-take_all(int64 max_bytes, Put put, void *arg)
+take_all(int64 max_bytes, Size max_message, Put put, void *arg)
 {
 	MipMessageId id;
 	bytea	   *message = mip_peers_tell(&id);
 	bool		found = message != NULL;
 
 	if (message == NULL)
-		message = take_first(MIP_MESSAGE_MAX, &id);
+		message = take_first(MIP_MESSAGE_MAX, max_message, &id);
 	while (message != NULL)
 	{
 		max_bytes -= VARSIZE(message);
 		put(&id, message, arg);
 		pfree(message);
 		found = true;
-		message = take_first(Max(max_bytes, 0), &id);
+		message = take_first(Max(max_bytes, 0), max_message, &id);
 	}
 	return found;
 }
@@ -118,14 +132,14 @@ mip_take_init(void)
 }
 
 void
-mip_take(int64 max_bytes, int timeout_ms, Put put, void *arg)
+mip_take(int64 max_bytes, int timeout_ms, int64 max_message, Put put, void *arg)
 {
 	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout_ms);
 
 	become_taker();
 	(void) mip_member_memory();
 	ConditionVariablePrepareToSleep(&mip_member->arrived);
-	while (!take_all(max_bytes, put, arg))
+	while (!take_all(max_bytes, Max(max_message, 0), put, arg))
 	{
 		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
 

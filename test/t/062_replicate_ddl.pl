@@ -188,7 +188,7 @@ refused($_, '0A000') for (
 	'ALTER TABLE acct ALTER s TYPE oid USING tableoid',
 	'ALTER TABLE painted ADD h int GENERATED ALWAYS AS (hashenum(c)) STORED', 'ALTER TABLE painted ADD CHECK (hashenum(c) > 0)', q[ALTER TYPE colour ADD VALUE 'blue'],
 	q[CREATE TYPE shape AS ENUM ('round'); CREATE TABLE by_shape (s shape) PARTITION BY HASH (s)], 'DROP EXTENSION pg_mip CASCADE', 'ALTER SCHEMA mip RENAME TO mip2',
-	'ALTER EXTENSION pg_mip DROP FUNCTION mip.replica_take(bigint, int)', 'ALTER TABLE mip.applied ADD x int',
+	'ALTER EXTENSION pg_mip DROP FUNCTION mip.replica_take(bigint, int, bigint)', 'ALTER TABLE mip.applied ADD x int',
 	'CREATE TRIGGER x BEFORE INSERT ON mip.applied EXECUTE FUNCTION suppress_redundant_updates_trigger()',
 	'ALTER FUNCTION mip.wait_for(bigint) RENAME TO x',
 	'ALTER TABLE acct ADD CHECK (lies(id) > 0)', 'CREATE INDEX i ON acct (lies2(id))', 'CREATE INDEX i ON acct (ofjoe(id))',

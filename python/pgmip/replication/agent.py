@@ -251,7 +251,8 @@ class Agent:
             while True:
                 await self._applies.wait()
                 with cut_after(conn, _WAIT + self._patience):
-                    rows = await _rows(conn, _sql.REPLICA_TAKE, (self._max_bytes, round(_WAIT * 1000)))
+                    wanted = (self._max_bytes, round(_WAIT * 1000), self._log.max_message)
+                    rows = await _rows(conn, _sql.REPLICA_TAKE, wanted)
                 if rows:
                     applied = max(applied for *_, applied in rows)
                     await self._append(conn, [Message(id, message) for id, message, _ in rows], applied)
