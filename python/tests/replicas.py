@@ -66,7 +66,8 @@ BEGIN
     RETURN n;
 END $$;
 
-CREATE FUNCTION mip.replica_take(max_bytes integer, timeout_ms integer, max_message bigint) RETURNS TABLE (id uuid, message bytea)
+CREATE FUNCTION mip.replica_take(max_bytes integer, timeout_ms integer, max_message bigint)
+RETURNS TABLE (id uuid, message bytea)
 LANGUAGE plpgsql AS $$
 DECLARE
     until timestamptz := clock_timestamp() + timeout_ms * interval '1 ms';
