@@ -236,7 +236,7 @@ for my $taken (0, 1)
 	$s{a}->send_sql('UPDATE parent SET v = 6 WHERE id = 12');
 	$node{a}->poll_query_until('postgres', 'SELECT waiting = 1 FROM mip.replication');
 	mip_sql($node{a}, 'SELECT count(*) FROM mip.replica_take(timeout_ms => 10000)') if $taken;
-	is(mip_sql($node{a}, 'SELECT count(*) FROM mip.replica_take(timeout_ms => 0, max_message => 100)'), 0, 'what is too long is not taken');
+	is(mip_sql($node{a}, q[SELECT count(*) FROM mip.replica_take(timeout_ms => 0, max_message => 100) WHERE get_byte(message, 5) <> ascii('M')]), 0, 'what is too long is not taken');
 	$s{a}->ends_refused($taken ? '08007' : '54000', $taken ? '... and may have been before' : '... and who waits for it is told');
 }
 done($s{a}, 'UPDATE parent SET v = 7 WHERE id = 12', 'nobody waits behind it', 'parent');
