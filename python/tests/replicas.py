@@ -66,7 +66,7 @@ BEGIN
     RETURN n;
 END $$;
 
-CREATE FUNCTION mip.replica_take(max_bytes integer, timeout_ms integer, max_message bigint)
+CREATE FUNCTION mip.replica_take(max_bytes integer, timeout_ms integer, max_message bigint DEFAULT 2147483647)
 RETURNS TABLE (id uuid, message bytea)
 LANGUAGE plpgsql AS $$
 DECLARE
