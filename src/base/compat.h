@@ -357,10 +357,12 @@ typedef RelFileNode MipFileLocator;
 #define MIP_UPDATES_SUMMARIES_ONLY(indexes) false
 #endif
 
-/* What an index keeps from one row to the next it lets go. */
+/* What an index keeps from one row to the next it lets go, if it has to. */
 #if PG_VERSION_NUM >= 170000
+#define MIP_HAS_INSERT_CLEANUP(index) ((index)->rd_indam->aminsertcleanup != NULL)
 #define mip_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
 #else
+#define MIP_HAS_INSERT_CLEANUP(index) false
 #define mip_index_insert_cleanup(index, info) ((void) 0)
 #endif
 

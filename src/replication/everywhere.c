@@ -50,13 +50,6 @@ hashes_labels(Oid function, void *context)
 	}
 }
 
-static bool
-has_numbers(Oid type, HTAB *seen)
-{
-	check_stack_depth();
-	return type == ACLITEMOID || mip_names_objects(type);
-}
-
 /* Those that every server has are the same everywhere. */
 static bool
 constant_has_own_number(const Const *constant)
@@ -69,7 +62,7 @@ constant_has_own_number(const Const *constant)
 	if (mip_names_objects(constant->consttype))
 		return DatumGetObjectId(constant->constvalue) >= FirstNormalObjectId;
 	seen = mip_types_seen();
-	result = mip_any_type(constant->consttype, seen, has_numbers);
+	result = mip_any_type(constant->consttype, seen, mip_visit_names_of_objects);
 	hash_destroy(seen);
 	return result;
 }

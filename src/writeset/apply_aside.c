@@ -75,13 +75,14 @@ give_up_index(Entering *it, const ErrorData *error)
 
 /* ---- entering ---- */
 
-/* With what it has kept, if it keeps nothing any more: 17 and 18 would leave that where it is. */
+/* With the memory of what it has kept, which 17 and 18 leave where it is. */
 static void
 clean_up(Relation index, IndexInfo *info)
 {
+	if (!MIP_HAS_INSERT_CLEANUP(index))
+		return;
 	mip_index_insert_cleanup(index, info);
-	if (info->ii_AmCache == NULL)
-		MemoryContextReset(info->ii_Context);
+	MemoryContextReset(info->ii_Context);
 }
 
 static void

@@ -491,6 +491,14 @@ move_index(ResultRelInfo *info, int from, int to)
 	info->ri_IndexRelationInfo[to] = of_index;
 }
 
+/* What is cleaned up behind each row, or batch of them, has a context of its own for that (apply_aside.c). */
+static void
+set_context(Relation index, IndexInfo *info)
+{
+	if (MIP_HAS_INSERT_CLEANUP(index))
+		info->ii_Context = AllocSetContextCreate(CurrentMemoryContext, "dispensable index", ALLOCSET_SMALL_SIZES);
+}
+
 /* In an order that stays, whichever come and go: the needed ones first, all by their OIDs */
 static void
 open_indexes(const MipApply *apply, MipTarget *target)
@@ -502,8 +510,7 @@ open_indexes(const MipApply *apply, MipTarget *target)
 		if (!apply->as_is || mip_index_is_needed(target->info->ri_IndexRelationDescs[i]))
 			move_index(target->info, i, target->nneeded++);
 		else
-			target->info->ri_IndexRelationInfo[i]->ii_Context =
-				AllocSetContextCreate(CurrentMemoryContext, "dispensable index", ALLOCSET_SMALL_SIZES);
+			set_context(target->info->ri_IndexRelationDescs[i], target->info->ri_IndexRelationInfo[i]);
 	}
 }
 

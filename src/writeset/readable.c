@@ -75,12 +75,6 @@ typedef struct Reading
 
 /* ---- types ---- */
 
-static bool
-has_names_from_elsewhere(Oid type, HTAB *seen)
-{
-	return type == ACLITEMOID || mip_names_objects(type) || stack_is_too_deep();
-}
-
 /* Arrays, and the like, of xml have the output function's text: not all that is stored. */
 static bool
 is_xml(Oid type, HTAB *seen)
@@ -110,7 +104,7 @@ check_types(Relation rel)
 {
 	HTAB	   *seen = mip_types_seen();
 
-	if (mip_any_column_type(RelationGetDescr(rel), seen, has_names_from_elsewhere))
+	if (mip_any_column_type(RelationGetDescr(rel), seen, mip_visit_names_of_objects))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("table \"%s\" cannot be replicated", RelationGetRelationName(rel)),

@@ -99,3 +99,9 @@ mip_names_objects(Oid type)
 			return false;
 	}
 }
+
+bool
+mip_visit_names_of_objects(Oid type, HTAB *seen)
+{
+	return type == ACLITEMOID || mip_names_objects(type) || stack_is_too_deep();
+}

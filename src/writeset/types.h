@@ -30,4 +30,7 @@ extern bool mip_any_column_type(TupleDesc desc, HTAB *seen, MipTypeVisitor visit
 /* regclass and the like: an object's OID, shown as its name */
 extern bool mip_names_objects(Oid type);
 
+/* For searches: one of those, or one that has such names within its values. */
+extern bool mip_visit_names_of_objects(Oid type, HTAB *seen);
+
 #endif							/* MIP_WRITESET_TYPES_H */
