@@ -9,6 +9,7 @@
 #define MIP_REPLICATION_MEMBER_H
 
 #include "storage/condition_variable.h"
+#include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/dsa.h"
@@ -38,6 +39,7 @@ typedef struct MipCommit
 	Size		length;
 	uint64		position;		/* if CERTIFIED */
 	uint64		history;
+	VirtualTransactionId ended; /* the last one that was in the way */
 } MipCommit;
 
 typedef enum MipReplicationCounter

@@ -218,6 +218,20 @@ mip_clear_way(bool clear)
 
 /* ---- the watcher ---- */
 
+/* With the member's lock. It is counted once, however often it has to be told. */
+static void
+end_running(MipCommit *commit, const LockInstanceData *entry, bool session)
+{
+	VirtualTransactionId vxid = mip_entry_vxid(entry);
+
+	if (CancelVirtualTransaction(vxid, PROCSIG_RECOVERY_CONFLICT_LOCK) != entry->pid)
+		return;
+	mip_member->counters[MIP_REPLICATION_ENDED] += !VirtualTransactionIdEquals(vxid, commit->ended);
+	commit->ended = vxid;
+	if (session)
+		(void) kill(entry->pid, SIGTERM);
+}
+
 /*
  * Ends a transaction. If it is at its COMMIT, and may be in the log, it is known there whether it
  * stays, and not here. With the lock, so that it does not get there meanwhile.
@@ -227,20 +241,15 @@ end_transaction(const LockInstanceData *entry, bool session)
 {
 	PGPROC	   *proc = BackendPidGetProc(entry->pid);
 	MipCommit  *commit;
-	bool		at_commit;
 
 	if (proc == NULL || mip_proc_number(proc) >= mip_member->ncommits)
 		return;
 	commit = &mip_member->commits[mip_proc_number(proc)];
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	at_commit = commit->state != MIP_COMMIT_NONE;
 	if (waits(commit))
 		mip_commit_set(commit, commit->state == MIP_COMMIT_QUEUED ? MIP_COMMIT_REFUSED : MIP_COMMIT_IN_THE_WAY);
-	mip_member->counters[MIP_REPLICATION_ENDED] += !at_commit;
-	if (!at_commit &&
-		CancelVirtualTransaction(mip_entry_vxid(entry), PROCSIG_RECOVERY_CONFLICT_LOCK) == entry->pid &&
-		session)
-		(void) kill(entry->pid, SIGTERM);
+	else if (commit->state == MIP_COMMIT_NONE)
+		end_running(commit, entry, session);
 	LWLockRelease(mip_member->lock);
 }
 

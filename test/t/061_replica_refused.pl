@@ -132,13 +132,20 @@ done($s, 'INSERT INTO sized VALUES (-1)', 'is not there for that of others', 'si
 
 my $other = session($node{b}, 'in the way');
 
+sub ended
+{
+	return mip_sql($node{b}, 'SELECT ended FROM mip.replication');
+}
+
 sub does_not_wait
 {
 	my ($name) = @_;
+	my $before = ended();
 	$s->send_sql('UPDATE acct SET n = n + 1 WHERE id = 2');
 	take('a');
 	all_are_same("in the way: $name", 'acct');
 	$s->finish;
+	is(ended() - $before, 1, '... and is counted once');
 	return;
 }
 
