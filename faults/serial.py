@@ -1,4 +1,4 @@
-"""Whether a history of transactions that append to lists, and read them, has a serial order.
+"""Whether a history of transactions that append to lists, and read them, has a serial order, or one of snapshots.
 
 A list tells who has appended to it, in which order. So what was read says of any two transactions that have to do with
 the same list which of them comes first:
@@ -11,6 +11,10 @@ the same list which of them comes first:
 There is a serial order if and only if there is no cycle of these. A cycle has the name that Adya gave it, by which
 edges it takes: G0 only ww; G1c also wr; G-single one rw; G2 several of them. What is wrong without a cycle has names as
 well. It is all as in *Elle: Inferring Isolation Anomalies from Experimental Observations* (Kingsbury, Alvaro; 2020).
+
+Where everybody reads one snapshot, and of two who are there at the same time, and append to the same list, one is
+refused, there are cycles all the same, but each has two rw one after the other (*Analysing Snapshot Isolation*, Cerone,
+Gotsman; 2018). One that has several, and none behind another, is a G-nonadjacent.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["Append", "Read", "Transaction", "check"]
+__all__ = ["Append", "Read", "Transaction", "check", "check_snapshots"]
 
 WW, WR, RW, RT = "ww", "wr", "rw", "rt"
 
@@ -61,7 +65,14 @@ def check(history: Sequence[Transaction], lists: Mapping[str, Sequence[str]], *,
     graph = _depend(history, lists)
     if real_time:
         _in_real_time(graph, history)
-    return list(_cycles(graph))
+    return list(_cycles(graph, SERIAL))
+
+
+def check_snapshots(history: Sequence[Transaction], lists: Mapping[str, Sequence[str]]) -> list[str]:
+    """What is wrong with it, nothing if all may have read snapshots, of whatever age, and nobody has appended to a list
+    that is longer than in his.
+    """
+    return list(_unordered(history, lists)) or list(_cycles(_without_adjacent(_depend(history, lists)), SNAPSHOT))
 
 
 # What is wrong without a cycle ----------------------------------------------------------------------------------
@@ -189,24 +200,45 @@ def _in_real_time(graph: Graph, history: Sequence[Transaction]) -> None:
             graph[moments[before - 1]].setdefault(transaction.name, set()).add(RT)
 
 
+class _Place(NamedTuple):
+    """On a way from transaction to transaction."""
+
+    at: Node
+    behind_rw: bool
+
+    def __str__(self) -> str:
+        return str(self.at)
+
+
+def _without_adjacent(graph: Graph) -> Graph:
+    """All ways in which no rw comes right behind another one."""
+    ways: Graph = {_Place(node, behind_rw): {} for node in graph for behind_rw in (False, True)}
+    for node, others in graph.items():
+        for to, kinds in others.items():
+            if but_rw := kinds - {RW}:
+                for behind_rw in (False, True):
+                    ways[_Place(node, behind_rw)][_Place(to, False)] = but_rw
+            if RW in kinds:
+                ways[_Place(node, False)][_Place(to, True)] = {RW}
+    return ways
+
+
 # Cycles ---------------------------------------------------------------------------------------------------------
 
-CLASSES: dict[str, tuple[set[str], int]] = {
-    # which edges there may be besides at least so many rw, in the order in which they are looked for
-    "G0": ({WW}, 0),
-    "G1c": ({WW, WR}, 0),
-    "G-single": ({WW, WR}, 1),
-    "G2": ({WW, WR, RW}, 1),
-}
+Classes = Mapping[str, tuple[set[str], int]]
+"""Which edges there may be besides at least so many rw, in the order in which they are looked for."""
+SINGLE: Classes = {"G0": ({WW}, 0), "G1c": ({WW, WR}, 0), "G-single": ({WW, WR}, 1)}
+SERIAL: Classes = {**SINGLE, "G2": ({WW, WR, RW}, 1)}
+SNAPSHOT: Classes = {**SINGLE, "G-nonadjacent": ({WW, WR, RW}, 1)}
 
 
-def _cycles(graph: Graph) -> Iterator[str]:
+def _cycles(graph: Graph, classes: Classes) -> Iterator[str]:
     """One of each set of transactions that all come before each other: of the first class that there is one of, without
     real time if there is one without it.
     """
     for component in _components(graph):
         for real_time in (False, True):
-            found = next(filter(None, (_cycle(graph, component, name, real_time) for name in CLASSES)), None)
+            found = next(filter(None, (_cycle(graph, component, its, real_time) for its in classes.items())), None)
             if found is not None:
                 yield found
                 break
@@ -214,9 +246,9 @@ def _cycles(graph: Graph) -> Iterator[str]:
             raise AssertionError("a component without a cycle")
 
 
-def _cycle(graph: Graph, component: set[Node], name: str, real_time: bool) -> str | None:
-    """A shortest one, in words."""
-    also, least = CLASSES[name]
+def _cycle(graph: Graph, component: set[Node], its: tuple[str, tuple[set[str], int]], real_time: bool) -> str | None:
+    """A shortest one of its class, in words."""
+    name, (also, least) = its
     kinds = also | ({RT} if real_time else set())
 
     def follow(node: Node) -> Iterator[Node]:

@@ -1,7 +1,7 @@
 """The auditor of a replicated site: whether all replicas have the same, and it is what the clients' transactions say.
 
 It looks at the replicas, in plain SQL, and at the clients' record, and at nothing else. It shares no code with what it
-audits, nor with the rest of the run; what transactions do it knows by what they have left in `effect`.
+audits, nor with the rest of the run, but the checker of histories; what transactions do it knows by what they have left in `effect`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 
+from .. import serial
 from ..auditor import Finding
 
 __all__ = ["CHECKS", "TABLES", "Look", "Record", "Replica", "Told", "audit", "read", "read_record", "read_replica"]
@@ -38,6 +39,7 @@ TABLES = {
     "ticket": None,
     "document": "id",
     "note": None,
+    "list": "id",
 }
 FIRST_BALANCE, ACCOUNTS, SEATS, FIRST_PARENTS, KINDS_OF_PARENTS, PARTS_OF_A_GROUP = 1000, 30, 20, 12, 3, 10
 PROMISED = (
@@ -114,6 +116,8 @@ class Record:
     results: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     """Of requests: what each of those who worked one was told."""
     looks: list[Look] = field(default_factory=list)
+    reads: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of lists, by transactions that have done nothing else."""
 
     def outcome(self, tx: str) -> str:
         if tx in self.told:
@@ -124,7 +128,9 @@ class Record:
         return self.told[tx].position if tx in self.told else None
 
     def known_at(self, position: int) -> Record:
-        """What can be said of a replica that has applied the log so far, though transactions are still under way."""
+        """What can be said of a replica that has applied the log so far, though transactions are still under way. Others
+        have read more.
+        """
         told = {tx: self._known_at(it, position) for tx, it in self.told.items()}
         return Record(self.begun, self.sent, self.details, told, self.results, self.looks)
 
@@ -185,6 +191,8 @@ def _note(record: Record, event: Mapping[str, Any]) -> None:
                 record.results[tx].append(event["result"])
         case "position":
             record.told[tx] = Told(record.told[tx].outcome, event["position"])
+        case "read":
+            record.reads[tx] = event["detail"]
         case "look":
             record.looks.append(Look(tx, event["whose"], event["at"], event["found"]))
 
@@ -445,6 +453,20 @@ def _notes(replica: Replica, record: Record) -> Iterator[str]:
             yield f"{tx}, at {position}, is {there}, and {marks[0]} has emptied the table at {last}"
 
 
+def _snapshots(replica: Replica, record: Record) -> Iterator[str]:
+    """Those who append at READ COMMITTED have read nothing."""
+    details = {**dict(replica.rows["effect"]), **record.reads}
+    history = [
+        serial.Transaction(tx, tuple(_step(*step) for step in detail["steps"]))
+        for tx, detail in details.items() if "steps" in detail
+    ]  # fmt: skip
+    yield from serial.check_snapshots(history, dict(replica.rows["list"]))
+
+
+def _step(kind: str, of: str, what: Any) -> serial.Append | serial.Read:
+    return serial.Append(of, what) if kind == "append" else serial.Read(of, tuple(what))
+
+
 def _sessions(record: Record) -> Iterator[str]:
     for look in record.looks:
         if look.found != 1:
@@ -480,6 +502,7 @@ CHECKS = {
     "children are there that were born and have not gone": _children,
     "long values are what was written last": _documents,
     "the table that is emptied has what came later": _notes,
+    "who has one snapshot has read one, and has lost no update": _snapshots,
 }
 OF_THE_RECORD = {
     "sessions see what they have committed, and what they have waited for": _sessions,

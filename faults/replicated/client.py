@@ -1,7 +1,7 @@
 """Clients of a replicated site: what they do, and the record of all that they are told.
 
 A line is written before a transaction begins, before its COMMIT is sent, and when its client knows what has come of it;
-and for each look at what has been committed. That is all that the auditor knows of them. Whoever dies, or hangs, leaves
+and for each look at what has been committed, or at lists. That is all that the auditor knows of them. Whoever dies, or hangs, leaves
 off in the middle.
 """
 
@@ -22,7 +22,7 @@ import psycopg
 
 from ..process import begin
 from .request import CONNECT, PATIENCE, carry
-from .work import EFFECT, WORKS, Connection, Detail, Nothing, Work, rows
+from .work import EFFECT, WORKS, Connection, Detail, Nothing, Work, read_lists, rows
 
 __all__ = ["Config", "go_on", "hold", "outcome", "stop", "work"]
 
@@ -32,6 +32,7 @@ UNDONE = 0.1  # of those that take something back
 ROLLED_BACK = 0.04
 CANCELLED = 0.03  # of those of which the client tries to cancel the COMMIT
 LOOKS = 0.4
+READS = 0.1
 REQUESTS = 0.25  # of those that could be requests
 
 NOT_HAPPENED = ("40001", "40P01", "57014", "25P04", "53400", "0A000", "54000")
@@ -141,6 +142,9 @@ class _Session:
         if self._rng.random() < LOOKS:
             async with asyncio.timeout(PATIENCE):
                 await self._look(conn)
+        if self._rng.random() < READS:
+            async with asyncio.timeout(PATIENCE):
+                await self._read(conn)
         await self._transact(conn)
 
     async def _connected(self) -> Connection:
@@ -176,6 +180,14 @@ class _Session:
             await rows(conn, "COMMIT")
         self._seen = self._seen or whose == "own"
         self._record.write("look", tx=it.tx, whose=whose, waited=waits, found=found, at=self._at)
+
+    async def _read(self, conn: Connection) -> None:
+        """Lists: as of one snapshot, and nobody is told."""
+        self._count += 1
+        await rows(conn, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        detail = await read_lists(conn, self._rng)
+        await rows(conn, "COMMIT")
+        self._record.write("read", tx=f"{self._name}.{self._count}", detail=detail)
 
     # -- a transaction -------------------------------------------------------------------------------------------
 

@@ -62,3 +62,6 @@ INSERT INTO document SELECT n, 0, md5(''), '', '' FROM generate_series(1, 10) n;
 -- Emptied now and then. Whoever has done that leaves the only mark.
 CREATE TABLE note (tx text NOT NULL, mark boolean NOT NULL) USING mip;
 INSERT INTO note VALUES ('', true);
+
+-- They tell who has appended to them, in which order
+CREATE TABLE list (id text PRIMARY KEY, elements text[] NOT NULL) USING mip;

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import psycopg
 
-__all__ = ["EFFECT", "WORKS", "Connection", "Detail", "Isolation", "Nothing", "Work", "rows"]
+__all__ = ["EFFECT", "WORKS", "Connection", "Detail", "Isolation", "Nothing", "Work", "read_lists", "rows"]
 
 ACCOUNTS, COUNTERS, NAMES, SEATS, PARENTS, GROUPS, TALLIES, DOCUMENTS = 30, 8, 40, 20, 12, 6, 4, 10
+LISTS, SECONDS_OF_A_LIST = 4, 10
 
 EFFECT = "INSERT INTO effect VALUES (%s, %s)"
 
@@ -81,8 +83,12 @@ async def transfer_read(conn: Connection, tx: str, rng: random.Random) -> Detail
 
 
 async def _lock(conn: Connection) -> str:
+    return "" if await _has_one_snapshot(conn) else " FOR UPDATE"
+
+
+async def _has_one_snapshot(conn: Connection) -> bool:
     ((isolation,),) = await rows(conn, "SHOW transaction_isolation")
-    return " FOR UPDATE" if isolation == "read committed" else ""
+    return bool(isolation == "repeatable read")
 
 
 # Counters --------------------------------------------------------------------------------------------------------
@@ -186,6 +192,42 @@ async def end(conn: Connection, tx: str, rng: random.Random) -> Detail:
     return {"ended": owner, "gone": sorted(gone)}
 
 
+# Lists -----------------------------------------------------------------------------------------------------------
+
+
+def _some_lists(rng: random.Random) -> list[str]:
+    """After some seconds there are others, so that they do not get long."""
+    now = int(time.time() / SECONDS_OF_A_LIST)
+    return [f"{now}/{rng.randrange(LISTS)}" for _ in range(rng.randint(2, 4))]
+
+
+async def _read_list(conn: Connection, of: str) -> list[Any]:
+    found = await rows(conn, "SELECT elements FROM list WHERE id = %s", of)
+    return ["read", of, found[0][0] if found else []]
+
+
+async def read_lists(conn: Connection, rng: random.Random) -> Detail:
+    """In a transaction that has one snapshot."""
+    return {"steps": [await _read_list(conn, of) for of in _some_lists(rng)]}
+
+
+async def append(conn: Connection, tx: str, rng: random.Random) -> Detail:
+    """Reads some lists, where there is one snapshot for all of them, and appends to some."""
+    reads, steps = await _has_one_snapshot(conn), list[list[Any]]()
+    for of in _some_lists(rng):
+        if reads and rng.random() < 0.6:
+            steps.append(await _read_list(conn, of))
+            continue
+        steps.append(["append", of, f"{tx}/{len(steps)}"])
+        await rows(
+            conn,
+            "INSERT INTO list AS l VALUES (%s, ARRAY[%s])"
+            " ON CONFLICT (id) DO UPDATE SET elements = l.elements || EXCLUDED.elements",
+            *steps[-1][1:],
+        )
+    return {"steps": steps}
+
+
 # Many rows, rows without a key, long values, no rows at all ------------------------------------------------------
 
 
@@ -264,6 +306,7 @@ WORKS = {
     "bear": Work(bear, 8),
     "follow": Work(follow, 4),
     "end": Work(end, 6),
+    "append": Work(append, 12),
     "sweep": Work(sweep, 6),
     "mark": Work(mark, 4),
     "issue": Work(issue, 4),

@@ -43,11 +43,13 @@ PARENTS = "parents are there that were founded and not ended"
 CHILDREN = "children are there that were born and have not gone"
 DOCUMENTS = "long values are what was written last"
 NOTES = "the table that is emptied has what came later"
+SNAPSHOTS = "who has one snapshot has read one, and has lost no update"
 SESSIONS = "sessions see what they have committed, and what they have waited for"
 PROMISED = "nothing fails but as is promised"
 
 REPLICAS = ("one", "two")
-TRANSACTIONS = 800
+TRANSACTIONS = 1000
+ISOLATIONS = (psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.REPEATABLE_READ)
 FOLLOWED = "(SELECT min(tx) FROM effect WHERE detail = '{}')"
 
 
@@ -114,6 +116,7 @@ async def _work(day: Day) -> None:
         for number, work in enumerate([*works, WORKS["note"], WORKS["note"]]):
             tx = f"t{number}"
             day.write(event="begin", tx=tx)
+            await conn.set_isolation_level(rng.choice(ISOLATIONS))
             try:
                 async with conn.transaction():
                     detail = await work.do(conn, tx, rng)
@@ -216,6 +219,16 @@ VIOLATIONS: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
         " AND tx <> (SELECT tx FROM note WHERE mark) LIMIT 1) WHERE mark",
         {NOTES},
     ),
+    "what was appended is lost": (
+        (),
+        "UPDATE list SET elements = elements[2:] WHERE id = (SELECT min(id) FROM list)",
+        {SNAPSHOTS},
+    ),
+    "what nobody has appended": (
+        (),
+        "UPDATE list SET elements = elements || '{x}' WHERE id = (SELECT min(id) FROM list)",
+        {SNAPSHOTS},
+    ),
 }
 
 
@@ -228,6 +241,7 @@ def test_there_is_something_of_everything(day: Day) -> None:
     assert min(len(rows) for rows in facts.rows.values()) > 1
     for name in ("emptied", "released", "unbooked", "ended", "document", "tally"):
         assert len(list(facts.details(name))) > 1
+    assert {kind for detail in facts.details("steps") for kind, *_ in detail["steps"]} == {"append", "read"}
     assert max(len(body) for *_, body, _ in facts.rows["document"]) > 10_000
 
 
@@ -288,6 +302,20 @@ def test_taken_back(day: Day) -> None:
     assert day.audit() == set()
     day.effect("x undone")
     assert day.audit() == {WHOLE}
+
+
+def test_a_snapshot_that_is_none(day: Day) -> None:
+    """It has one half of what another one has appended to two lists."""
+    steps = [["append", "one", "x"], ["append", "two", "y"]]
+    day.transaction("x", "committed", steps=steps)
+    day.effect("x", steps=steps)
+    day.sql("INSERT INTO list VALUES ('one', '{x}'), ('two', '{y}')")
+    day.write(event="read", tx="y", detail={"steps": [["read", "one", []], ["read", "two", []]]})
+    day.write(event="read", tx="z", detail={"steps": [["read", "one", ["x"]], ["read", "two", ["y"]]]})
+    assert day.audit() == set()
+    day.write(event="read", tx="torn", detail={"steps": [["read", "one", ["x"]], ["read", "two", []]]})
+    assert day.audit() == {SNAPSHOTS}
+    assert day.audit(between=True) == set()  # who knows where it has read
 
 
 @pytest.mark.parametrize("seen", [0, 1, 2])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 
-from faults.serial import Append, Read, Transaction, check
+from faults.serial import Append, Read, Transaction, check, check_snapshots
 
 Lists = Mapping[str, Sequence[str]]
 
@@ -30,10 +30,17 @@ def _transaction(text: str) -> Transaction:
     return Transaction(name, tuple(made), began, ended)
 
 
+def _lists(text: str) -> dict[str, list[str]]:
+    """As "x=1,2 y=3"."""
+    return {name: elements.split(",") for name, elements in (word.split("=") for word in text.split())}
+
+
 def _checked(lists: str, *transactions: str, real_time: bool = True) -> list[str]:
-    """The lists as "x=1,2 y=3"."""
-    final = {name: elements.split(",") for name, elements in (word.split("=") for word in lists.split())}
-    return check([_transaction(text) for text in transactions], final, real_time=real_time)
+    return check([_transaction(text) for text in transactions], _lists(lists), real_time=real_time)
+
+
+def _checked_snapshots(lists: str, *transactions: str) -> list[str]:
+    return check_snapshots([_transaction(text) for text in transactions], _lists(lists))
 
 
 RIGHT: dict[str, tuple[str, ...]] = {
@@ -69,6 +76,21 @@ WRONG: dict[str, tuple[str, ...]] = {
     "G1c-realtime: ": ("x=2", "A 0-1: x=2", "B 2-3: x+2"),
     "G2-realtime: ": ("x=1 y=2", "A 0-9: x= y+2", "B 1-2: x+1", "C 3-4: y="),
 }
+RIGHT_OF_SNAPSHOTS: dict[str, tuple[str, ...]] = {
+    "write skew": ("x=1 y=2", "A: x= y= x+1", "B: x= y= y+2"),
+    "three in a ring": ("x=1 y=2 z=3", "A: x= y+2", "B: y= z+3", "C: z= x+1"),
+    "who only reads sees what two made of it": ("x=1 y=2", "A: x= y= x+1", "B: x= y= y+2", "C: x=1 y="),
+    "an old snapshot": ("x=1", "A 0-1: x+1", "B 2-3: x="),
+}
+WRONG_OF_SNAPSHOTS: dict[str, tuple[str, ...]] = {
+    "G-single: A rw B ww A": ("x=2,1", "A: x= x+1", "B: x+2"),
+    "G-single: C rw B wr C": ("x=1 y=1", "B: x+1 y+1", "C: x=1 y="),
+    "G-nonadjacent: ": ("x=1 y=2", "A: x+1", "B: y+2", "C: x=1 y=", "D: x= y=2"),  # in another order at another place
+    "G-nonadjacent: A rw": ("x=1 y=3,2", "A: x= y=3 y+2", "B: x+1", "D: y+3", "C: x=1 y="),
+    "G0: ": ("x=1,2 y=2,1", "A: x+1 y+1", "B: x+2 y+2"),
+    "G1c: ": ("x=1 y=2", "A: x+1 y=2", "B: x=1 y+2"),
+    "lost: A has appended 2": ("x=1", "A: x+2", "B: x+1"),
+}
 
 
 @pytest.mark.parametrize("what", RIGHT)
@@ -86,6 +108,18 @@ def test_wrong(how: str) -> None:
 @pytest.mark.parametrize("how", [how for how in WRONG if "realtime" in how])
 def test_right_but_for_real_time(how: str) -> None:
     assert _checked(*WRONG[how], real_time=False) == []
+
+
+@pytest.mark.parametrize("what", RIGHT_OF_SNAPSHOTS)
+def test_right_of_snapshots(what: str) -> None:
+    assert _checked_snapshots(*RIGHT_OF_SNAPSHOTS[what]) == []
+
+
+@pytest.mark.parametrize("how", WRONG_OF_SNAPSHOTS)
+def test_wrong_of_snapshots(how: str) -> None:
+    found = _checked_snapshots(*WRONG_OF_SNAPSHOTS[how])
+    assert found
+    assert all(words.startswith(how) for words in found)
 
 
 def test_a_cycle_is_told() -> None:
@@ -159,3 +193,55 @@ def test_as_who_tries_all_orders() -> None:
             assert bool(check(history, lists, real_time=real_time)) != right, (history, lists)
             verdicts[real_time][right] += 1
     assert min(map(min, verdicts.values())) > 200  # both verdicts, often
+
+
+def _snapshots_explain(history: Sequence[Transaction], lists: Lists) -> bool:
+    """Somehow: each begins, and later appends what it does where nobody has appended since it began."""
+
+    def go_on(waiting: frozenset[Transaction], begun: dict[Transaction, dict[str, int]], now: dict[str, int]) -> bool:
+        """`begun`, `now`: how long the lists were when it began, and are."""
+        if not waiting and not begun:
+            return all(now[name] == len(elements) for name, elements in lists.items())
+        for transaction in waiting:
+            if _reads(transaction, lists, now) and go_on(waiting - {transaction}, {**begun, transaction: now}, now):
+                return True
+        for transaction, then in begun.items():
+            after = _appended(transaction, lists, then, now)
+            others = {other: its for other, its in begun.items() if other is not transaction}
+            if after is not None and go_on(waiting, others, after):
+                return True
+        return False
+
+    return go_on(frozenset(history), {}, dict.fromkeys(lists, 0))
+
+
+def _reads(transaction: Transaction, lists: Lists, now: Mapping[str, int]) -> bool:
+    """All that it has read is of these lists, so long, and its own."""
+    seen = {name: tuple(elements[: now[name]]) for name, elements in lists.items()}
+    for step in transaction.steps:
+        if isinstance(step, Append):
+            seen[step.to] += (step.element,)
+        elif seen[step.of] != step.elements:
+            return False
+    return True
+
+
+def _appended(
+    transaction: Transaction, lists: Lists, then: Mapping[str, int], now: dict[str, int]
+) -> dict[str, int] | None:
+    after = dict(now)
+    for step in transaction.steps:
+        if isinstance(step, Append):
+            if now[step.to] != then[step.to] or lists[step.to][after[step.to] : after[step.to] + 1] != [step.element]:
+                return None
+            after[step.to] += 1
+    return after
+
+
+def test_as_who_tries_all_snapshots() -> None:
+    verdicts = [0, 0]
+    for history, lists in _histories(5_000):
+        right = _snapshots_explain(history, lists)
+        assert bool(check_snapshots(history, lists)) != right, (history, lists)
+        verdicts[right] += 1
+    assert min(verdicts) > 200
