@@ -1,7 +1,8 @@
 """The auditor of a replicated site: whether all replicas have the same, and it is what the clients' transactions say.
 
 It looks at the replicas, in plain SQL, and at the clients' record, and at nothing else. It shares no code with what it
-audits, nor with the rest of the run, but the checker of histories; what transactions do it knows by what they have left in `effect`.
+audits, nor with the rest of the run, but the checker of histories; what transactions do it knows by what they have left
+in `effect`.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Record:
         return self.told[tx].position if tx in self.told else None
 
     def known_at(self, position: int) -> Record:
-        """What can be said of a replica that has applied the log so far, though transactions are still under way. Others
+        """What can be said of a replica that has applied the log so far, though transactions are still under way, and
         have read more.
         """
         told = {tx: self._known_at(it, position) for tx, it in self.told.items()}

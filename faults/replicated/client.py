@@ -1,8 +1,8 @@
 """Clients of a replicated site: what they do, and the record of all that they are told.
 
 A line is written before a transaction begins, before its COMMIT is sent, and when its client knows what has come of it;
-and for each look at what has been committed, or at lists. That is all that the auditor knows of them. Whoever dies, or hangs, leaves
-off in the middle.
+and for each look at what has been committed, or at lists. That is all that the auditor knows of them. Whoever dies, or
+hangs, leaves off in the middle.
 """
 
 from __future__ import annotations

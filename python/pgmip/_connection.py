@@ -40,6 +40,8 @@ class ObedientConnection(Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.is_cut = asyncio.Event()
+        self.prepared: set[object] = set()
+        """The library's own statements that the server knows."""
         self._again: asyncio.Task[None] | None = None
         self._enough = asyncio.Event()
 

@@ -16,6 +16,7 @@ import pytest
 from log_keepers import BEGINNING, LARGE, NOW, append_again_and_again, contents, message
 from proxy import Fault, Mode, Proxy
 
+from pgmip.replication import embedded
 from pgmip.replication.embedded import EmbeddedLog, create
 from pgmip.replication.engine import Entry, Refused, Unavailable, WentBack
 from pgmip.testing import Cluster
@@ -201,6 +202,31 @@ async def test_readers_look_by_themselves(
     await connect().append([message()])
     async with asyncio.timeout(10):
         assert len(await reading) == 1
+
+
+async def test_readers_do_not_look_in_vain(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is known to be there that they have not read."""
+    looked = count()
+    look = embedded._entries
+
+    async def counted(*parameters: Any) -> Any:
+        next(looked)
+        return await look(*parameters)
+
+    monkeypatch.setattr(embedded, "_entries", counted)
+    log, other = connect(poll=60), connect()
+    async with asyncio.timeout(30):
+        for position in range(2, 12):
+            reading = asyncio.create_task(log.read(position - 1, LARGE, wait=60))
+            await asyncio.sleep(0.1)
+            await other.append([message()])
+            assert [entry.position for entry in await reading] == [position]
+            await asyncio.sleep(0.1)
+        assert next(looked) <= 12
+        await other.append([message(b"12") for _ in range(2)])
+        assert len(await log.read(11, 1, wait=60)) == 1
+        assert len(await log.read(12, 1, wait=60)) == 1  # which no notification tells of
+        assert await log.read(13, 1, wait=NOW) == []
 
 
 async def test_trimming_much(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 
 import psycopg
 
 from .. import _sql
-from .._connection import Connection, cut_after, is_silent
+from .._connection import Connection, ObedientConnection, cut_after, is_silent
+from .._direct import ask, number
 from .._options import check_count, checked_seconds
 from .._text import text
 from ..logs import failure_fields, quoted_sqlstate
@@ -252,10 +254,10 @@ class Agent:
                 await self._applies.wait()
                 with cut_after(conn, _WAIT + self._patience):
                     wanted = (self._max_bytes, round(_WAIT * 1000), self._log.max_message)
-                    rows = await _rows(conn, _sql.REPLICA_TAKE, wanted)
+                    rows = await ask(conn, _sql.REPLICA_TAKE, *wanted)
                 if rows:
-                    applied = max(applied for *_, applied in rows)
-                    await self._append(conn, [Message(id, message) for id, message, _ in rows], applied)
+                    applied = max(number(applied) for *_, applied in rows)
+                    await self._append(conn, [_message(id, content) for id, content, _ in rows], applied)
                 it.failures = 0
 
     async def _append(self, conn: Connection, messages: Sequence[Message], applied: int) -> None:
@@ -314,16 +316,15 @@ class Agent:
             await self._check(conn)
         return entries
 
-    async def _receive(self, conn: Connection, entries: Sequence[Entry]) -> None:
+    async def _receive(self, conn: ObedientConnection, entries: Sequence[Entry]) -> None:
         """One after another, each with its answer before the next: a pipeline was tried, and is no faster, as the
         database has more to do than the agent.
         """
         known = await self._load(conn, entries)
         for entry in entries[known:]:
             self._known = entry.place  # before it is committed there, and known to a message
-            cursor = await conn.execute(_sql.REPLICA_RECEIVE, (entry.position, entry.content), prepare=True)
-            ((verdict,),) = await cursor.fetchall()
-            self._counts.received[verdict] += 1
+            ((verdict,),) = await ask(conn, _sql.REPLICA_RECEIVE, entry.position, entry.content)
+            self._counts.received[(verdict or b"").decode()] += 1
             self._applied = max(self._applied or 0, entry.position)
 
     async def _load(self, conn: Connection, entries: Sequence[Entry]) -> int:
@@ -424,6 +425,11 @@ def _check_end(error: Exception) -> None:
         hint = error.diag.message_hint or "compare the replicas, before anything else is written"
         told = (error.diag.message_primary, error.diag.message_detail)
         raise Stopped(": ".join(filter(None, told)) or text(error), hint=hint) from error
+
+
+def _message(id: bytes | None, content: bytes | None) -> Message:
+    assert content is not None
+    return Message(UUID(bytes=id), content)
 
 
 async def _rows(conn: Connection, statement: bytes, parameters: Sequence[Any] = ()) -> list[Any]:

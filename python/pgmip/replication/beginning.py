@@ -12,7 +12,8 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from .. import _sql
-from .._connection import Connection, cut_after
+from .._connection import Connection, ObedientConnection, cut_after
+from .._direct import ask
 from .engine import Engine, Message, Refused, WentBack
 from .session import session
 
@@ -55,7 +56,7 @@ async def follow(database: str, log: Engine, *, patience: float = 30.0) -> None:
                 await _compare(conn, log, applied, after)
 
 
-async def _begin(conn: Connection, log: Engine) -> None:
+async def _begin(conn: ObedientConnection, log: Engine) -> None:
     """What it says must not be lost again: who does not know of his log any more is let into no other one."""
     end = await log.end()
     if end > 1:
@@ -65,7 +66,7 @@ async def _begin(conn: Connection, log: Engine) -> None:
             "or, where it is to be the first one, give a new database for the log",
         )
     (first,) = await log.read(0, 1, wait=0)
-    await _rows(conn, _sql.REPLICA_RECEIVE, (1, first.content))
+    await ask(conn, _sql.REPLICA_RECEIVE, 1, first.content)
     await _rows(conn, _sql.REPLICA_FLUSH)
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
 import psycopg
 
-from .._connection import Connection, cut_after
+from .._connection import Connection, ObedientConnection, cut_after
+from .._direct import Value, ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
 from .._text import text
 from . import schema
 from .engine import Entry, LogError, Message, NoLog, Place, Refused, Unavailable, WentBack
@@ -57,15 +59,14 @@ class EmbeddedLog:
         for message in messages:
             if len(message.content) > self.max_message:
                 raise Refused(f"message {message.id} has {len(message.content)} bytes, more than {self.max_message}")
-        ids, contents = [message.id for message in messages], [message.content for message in messages]
-        place = (None, None) if known is None else (known.position, known.stamp)
+        ids, contents = uuid_array([m.id for m in messages]), bytea_array([m.content for m in messages])
         async with self._append.use() as conn:
             # Not to be ended: at a synchronous server what has been committed would be seen before it is safe.
             with cut_after(conn, self._append.patience):
-                row = await uncancelled(conn, _row(conn, schema.APPEND, (ids, contents, *place)))
-        positions, first, last = row
-        check_follows(first, last, positions is not None, known)
-        return list(positions)
+                asked = ask(conn, schema.APPEND, ids, contents, *_place(known))
+                ((positions, first, last),) = await uncancelled(conn, asked)
+        _check(first, last, positions is not None, known)
+        return numbers(positions)
 
     async def read(
         self, after: int, max_bytes: int, *, wait: float, known: Place | None = None
@@ -74,14 +75,14 @@ class EmbeddedLog:
         end = loop.time() + wait
         async with self._read.use() as conn:
             while True:
+                left = max(0.0, end - loop.time())
+                if self._read.knows_of_nothing(after):
+                    await readable(conn, min(self._poll, left))
                 self._read.woken = False
                 with cut_after(conn, self._read.patience):
-                    entries = await _entries(conn, after, max_bytes, known)
-                left = end - loop.time()
-                if entries or left <= 0:
+                    entries, self._read.last = await _entries(conn, after, max_bytes, known)
+                if entries or not left:
                     return entries
-                if not self._read.woken:
-                    await readable(conn, min(self._poll, left))
 
     async def end(self) -> int:
         async with self._end.use() as conn:
@@ -94,10 +95,11 @@ class EmbeddedLog:
         async with self._trim.use() as conn:
             removed = -1
             while removed:
-                parameters = {"upto": upto, "most": _TRIMMED_AT_ONCE, **_parameters(known)}
                 with cut_after(conn, self._trim.patience):
-                    first, last, follows, removed = await _row(conn, schema.TRIM, parameters)
-                check_follows(first, last, follows, known)
+                    asked = ask(conn, schema.TRIM, *_place(known), upto, _TRIMMED_AT_ONCE)
+                    ((first, last, follows, count),) = await asked
+                _check(first, last, flag(follows), known)
+                removed = number(count)
                 known = None  # may be among what is removed; over this connection it is the same log
 
     async def close(self) -> None:
@@ -133,7 +135,7 @@ async def _create(conn: Connection, beginning: Message, new: bool, patience: flo
         raise _no_log()
     made = not there and await _made(conn, beginning)
     try:
-        await _check(conn, patience)
+        await _check_safe(conn, patience)
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as error:
         raise Refused("schema mip_log of this database is not a log", hint="give another database") from error
     if (await _row(conn, schema.BEGINNING))[0] != beginning.id:
@@ -165,12 +167,14 @@ class _Session:
         self._listens = listens
         self.woken = False
         """Whether there was a notification since this was set to False."""
+        self.last: int | None = None
+        """The log's last position when it was read last, over this connection."""
         self._free = asyncio.Lock()
         self._stack = contextlib.AsyncExitStack()
-        self._conn: Connection | None = None
+        self._conn: ObedientConnection | None = None
 
     @contextlib.asynccontextmanager
-    async def use(self) -> AsyncIterator[Connection]:
+    async def use(self) -> AsyncIterator[ObedientConnection]:
         """The connection. Raises LogError, also for what psycopg raises within the block."""
         async with self._free:
             with _told():
@@ -182,15 +186,19 @@ class _Session:
                     await self.end()
                     raise
 
+    def knows_of_nothing(self, after: int) -> bool:
+        """Whether there was nothing behind that position, and no notification since."""
+        return self.last == after and not self.woken
+
     async def end(self) -> None:
         """Close it; the next user has another one."""
-        self._conn = None
+        self._conn = self.last = None
         await self._stack.aclose()
 
-    async def _opened(self) -> Connection:
+    async def _opened(self) -> ObedientConnection:
         conn = await self._stack.enter_async_context(session(self._conninfo, _NAME, self.patience))
         with cut_after(conn, self.patience):
-            await _check(conn, self.patience)
+            await _check_safe(conn, self.patience)
             if self._listens:
                 conn.add_notify_handler(self._on_notify)
                 await conn.execute(schema.LISTEN)
@@ -200,7 +208,7 @@ class _Session:
         self.woken = True
 
 
-async def _check(conn: Connection, patience: float) -> None:
+async def _check_safe(conn: Connection, patience: float) -> None:
     """Raise an error where there is no log, where it is not safe, or is another release's. From then on no statement
     waits for a lock for longer than `patience`: what has been given up must not wait on, and its successors behind it.
     """
@@ -212,31 +220,41 @@ async def _check(conn: Connection, patience: float) -> None:
         raise Refused(f"the log has version {version}, and not {schema.VERSION}: it is another release's")
 
 
-async def _row(conn: Connection, statement: bytes, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+async def _row(conn: Connection, statement: bytes, parameters: Sequence[Any] = ()) -> Any:
     return await (await conn.execute(statement, parameters)).fetchone()
 
 
-async def _entries(conn: Connection, after: int, max_bytes: int, known: Place | None) -> list[Entry]:
-    """What is behind that position by now, and durable. Raises Trimmed, WentBack and Forked."""
-    parameters = {"after": after, "most": _MOST_ENTRIES, "max_bytes": max_bytes, **_parameters(known)}
-    async with conn.cursor(binary=True) as cursor:
-        await cursor.execute(schema.READ, parameters)
-        rows = await cursor.fetchall()
-    first, last, follows, confirmed = rows[0][:4]
-    check_follows(first, last, follows, known)
-    check_after(first, last, after)
-    found = (row[4:] for row in rows if row[4] is not None)
-    entries = [Entry(position, content, Place(position, stamp)) for position, stamp, content in found]
-    durable = [entry for entry in entries if entry.position <= confirmed]
+async def _entries(
+    conn: ObedientConnection, after: int, max_bytes: int, known: Place | None
+) -> tuple[list[Entry], int]:
+    """What is behind that position by now, and durable; and the log's last position. Raises Trimmed, WentBack and
+    Forked.
+    """
+    rows = await ask(conn, schema.READ, *_place(known), after, _MOST_ENTRIES, max_bytes)
+    first, last, follows, confirmed, *_ = rows[0]
+    _check(first, last, flag(follows), known)
+    check_after(number(first), number(last), after)
+    entries = [_entry(number(position), stamp, content) for *_, position, stamp, content in rows if position]
+    durable = [entry for entry in entries if entry.position <= number(confirmed)]
     if entries and not durable:
         # A cancelled wait for a standby would count as one that has come to its end.
         await uncancelled(conn, conn.execute(schema.CONFIRM))
-        return entries
-    return durable
+        return entries, number(last)
+    return durable, number(last)
 
 
-def _parameters(known: Place | None) -> dict[str, Any]:
-    return {"known": known and known.position, "stamp": known and known.stamp}
+def _entry(position: int, stamp: bytes | None, content: bytes | None) -> Entry:
+    assert content is not None
+    return Entry(position, content, Place(position, UUID(bytes=stamp)))
+
+
+def _place(known: Place | None) -> tuple[Value, Value]:
+    return (None, None) if known is None else (known.position, known.stamp)
+
+
+def _check(first: bytes | None, last: bytes | None, follows: bool, known: Place | None) -> None:
+    """By what the server has sent."""
+    check_follows(maybe_number(first), maybe_number(last), follows, known)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .._direct import Statement
+
 __all__ = [
     *("APPEND", "BEGIN", "BEGINNING", "CONFIRM", "END", "EXISTS", "LISTEN", "LOCK", "OPEN", "READ", "SCHEMA", "TRIM"),
     "VERSION",
@@ -137,19 +139,17 @@ OPEN = b"""
            set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)
     FROM mip_log.log
 """
-APPEND = b"CALL mip_log.append(%b, %b, %b, %b, NULL, NULL, NULL)"
+APPEND = Statement(b"CALL mip_log.append($1, $2, $3, $4, NULL, NULL, NULL)")
 CONFIRM = b"CALL mip_log.confirm()"
 LISTEN = b"LISTEN mip_log"
 END = b'SELECT max("position") FROM mip_log.message'
-# What is known of the log where it is read or trimmed, as in append
+# What is known of the log where it is read or trimmed, as in append: $1 is `known`, and $2 `its_stamp`.
 _BOUNDS = """
     SELECT min("position") AS first, max("position") AS last,
-           %(known)s::bigint IS NULL OR EXISTS (
-               SELECT FROM mip_log.message WHERE "position" = %(known)s AND stamp = %(stamp)s::uuid
-           ) AS follows
+           $1::bigint IS NULL OR EXISTS (SELECT FROM mip_log.message WHERE "position" = $1 AND stamp = $2) AS follows
     FROM mip_log.message
 """
-READ = f"""
+READ = Statement(f"""
     SELECT bounds.first, bounds.last, bounds.follows,
            (SELECT coalesce(pg_sequence_last_value('mip_log.confirmed'), 0)) AS confirmed,
            next."position", next.stamp, next.content
@@ -158,18 +158,17 @@ READ = f"""
         SELECT "position", stamp, content, row_number() OVER (ORDER BY "position") AS number,
                sum(octet_length(content)) OVER (ORDER BY "position") AS total
         FROM (
-            SELECT "position", stamp, content FROM mip_log.message WHERE "position" > %(after)s ORDER BY 1
-            LIMIT %(most)s
+            SELECT "position", stamp, content FROM mip_log.message WHERE "position" > $3 ORDER BY 1 LIMIT $4
         ) behind
-    ) next ON next.number = 1 OR next.total <= %(max_bytes)s
+    ) next ON next.number = 1 OR next.total <= $5
     ORDER BY next."position"
-""".encode()
-TRIM = f"""
+""".encode())
+TRIM = Statement(f"""
     WITH bounds AS ({_BOUNDS}), removed AS (
         DELETE FROM mip_log.message
-        WHERE "position" <= %(upto)s AND "position" < (SELECT last FROM bounds)
-          AND "position" < (SELECT first FROM bounds) + %(most)s AND (SELECT follows FROM bounds)
+        WHERE "position" <= $3 AND "position" < (SELECT last FROM bounds)
+          AND "position" < (SELECT first FROM bounds) + $4 AND (SELECT follows FROM bounds)
         RETURNING "position"
     )
     SELECT bounds.first, bounds.last, bounds.follows, (SELECT count(*) FROM removed) FROM bounds
-""".encode()
+""".encode())

@@ -45,7 +45,7 @@ class _SessionConnection(ObedientConnection):
 
 
 @contextlib.asynccontextmanager
-async def session(conninfo: str, name: str, patience: float) -> AsyncIterator[Connection]:
+async def session(conninfo: str, name: str, patience: float) -> AsyncIterator[ObedientConnection]:
     """A connection outside any transaction (autocommit), called `name` where the operator looks for it. Raises
     psycopg.OperationalError where there is none. Each host, and each of its addresses, has `patience` seconds (two at
     least), or its connect_timeout: so the one behind it is come to where the first says nothing.
@@ -77,7 +77,9 @@ def _hosts(conninfo: str) -> dict[str, str]:
 
 
 async def readable(conn: Connection, seconds: float) -> None:
-    """Wait until the server has something to say to who has asked nothing: a notification, or a farewell."""
+    """Wait until the server has something to say to who has asked nothing: notifications, which are taken, or a
+    farewell, for which psycopg.OperationalError is raised, now or by the next statement.
+    """
     loop = asyncio.get_running_loop()
     said = asyncio.Event()
     loop.add_reader(conn.pgconn.socket, said.set)
@@ -87,6 +89,9 @@ async def readable(conn: Connection, seconds: float) -> None:
                 await said.wait()
     finally:
         loop.remove_reader(conn.pgconn.socket)
+    conn.pgconn.consume_input()
+    while conn.pgconn.notifies():
+        pass
 
 
 async def uncancelled(conn: Connection, work: Coroutine[Any, Any, T]) -> T:

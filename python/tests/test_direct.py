@@ -1,0 +1,129 @@
+"""The library's own statements, straight through libpq."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from pgmip._connection import ObedientConnection, cut
+from pgmip._direct import Statement, ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
+from pgmip.testing import Cluster
+
+pytestmark = pytest.mark.integration
+
+ECHO = Statement(b"SELECT $1::bytea, $2::text, $3::bigint, $4::uuid, $5::text")
+SLEEP = Statement(b"SELECT pg_sleep($1::int)::text")
+NOTHING = Statement(b"LISTEN something")
+LONG = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster("direct", preload=()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def conn(cluster: Cluster) -> AsyncIterator[ObedientConnection]:
+    async with await ObedientConnection.connect(cluster.conninfo(), autocommit=True) as conn:
+        yield conn
+
+
+async def _works(conn: ObedientConnection) -> bool:
+    return await ask(conn, Statement(b"SELECT 1")) == [(b"\0\0\0\1",)]
+
+
+async def test_values(conn: ObedientConnection) -> None:
+    id, content = uuid4(), random.randbytes(LONG)
+    for _ in range(2):
+        ((raw, words, n, its_id, nothing),) = await ask(conn, ECHO, content, "a\nü'", -(1 << 63), id, None)
+        assert (raw, words, number(n), its_id, nothing) == (content, "a\nü'".encode(), -(1 << 63), id.bytes, None)
+    assert await ask(conn, ECHO, b"", "", 0, id, "") == [(b"", b"", bytes(8), id.bytes, b"")]
+    assert await ask(conn, NOTHING) == []
+    assert await ask(conn, Statement(b"SELECT WHERE false")) == []
+
+
+@pytest.mark.parametrize("of", [0, 1, 3])
+async def test_arrays(conn: ObedientConnection, of: int) -> None:
+    ids, contents = [uuid4() for _ in range(of)], [random.randbytes(n) for n in range(of)]
+    whole = Statement(b"SELECT array_to_string($1::uuid[], ','), array_to_string($2::bytea[], ',')")
+    ((found, raw),) = await ask(conn, whole, uuid_array(ids), bytea_array(contents))
+    assert found == ",".join(map(str, ids)).encode()
+    assert raw == ",".join("\\x" + content.hex() for content in contents).encode()
+    few = Statement(b"SELECT ARRAY(SELECT n::bigint - 2 FROM generate_series(1, $1::int) n)")
+    ((sent,),) = await ask(conn, few, of)
+    assert numbers(sent) == [n - 1 for n in range(of)]
+
+
+async def test_numbers(conn: ObedientConnection) -> None:
+    several = Statement(b"SELECT -2::smallint, 1 << 30, true, false, NULL::int")
+    ((small, large, yes, no, none),) = await ask(conn, several)
+    assert (number(small), number(large), flag(yes), flag(no)) == (-2, 1 << 30, True, False)
+    assert (maybe_number(small), maybe_number(none)) == (-2, None)
+    for read in (number, numbers):
+        with pytest.raises(psycopg.DataError):
+            read(none)
+
+
+async def test_errors(conn: ObedientConnection) -> None:
+    for _ in range(2):
+        with pytest.raises(psycopg.errors.DivisionByZero, match="division by zero"):
+            await ask(conn, DIVIDE, 0)
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            await ask(conn, MISSING)
+    ((half,),) = await ask(conn, DIVIDE, 2)
+    assert number(half) == 5
+    await conn.execute(b"CREATE TEMPORARY TABLE missing ()")
+    assert await ask(conn, MISSING) == []  # it has been prepared only now
+
+
+DIVIDE = Statement(b"SELECT 10 / $1::int")
+MISSING = Statement(b"SELECT FROM missing")
+
+
+async def test_cancelled(conn: ObedientConnection) -> None:
+    """The server is told to end the statement, and the connection is as good as before."""
+    async with asyncio.timeout(20):
+        for _ in range(5):
+            asking = asyncio.create_task(ask(conn, SLEEP, 600))
+            await asyncio.sleep(random.uniform(0, 0.05))
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert await _works(conn)
+
+
+async def test_cut(conn: ObedientConnection) -> None:
+    asking = asyncio.create_task(ask(conn, SLEEP, 600))
+    await asyncio.sleep(0.1)
+    cut(conn)
+    with pytest.raises(psycopg.OperationalError):
+        await asking
+
+
+async def test_ended(conn: ObedientConnection, cluster: Cluster) -> None:
+    asking = asyncio.create_task(ask(conn, SLEEP, 600))
+    await asyncio.sleep(0.1)
+    cluster.run_sql(f"SELECT pg_terminate_backend({conn.info.backend_pid})")
+    with pytest.raises(psycopg.errors.AdminShutdown):
+        await asking
+
+
+async def test_one_at_a_time(conn: ObedientConnection) -> None:
+    """Beside others of the same connection, psycopg's as well."""
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(_works(conn) for _ in range(5)), *(conn.execute(b"SELECT 1") for _ in range(5)))
+
+
+async def test_notifications(conn: ObedientConnection) -> None:
+    heard: list[str] = []
+    conn.add_notify_handler(lambda notification: heard.append(notification.payload))
+    await conn.execute(b"LISTEN something")
+    await ask(conn, Statement(b"SELECT pg_notify('something', $1)"), "x")
+    assert await _works(conn)
+    assert heard == ["x"]
