@@ -192,7 +192,11 @@ run_tests() { # those in $wanted
 histories() { use_python; as_user test/histories/run "$@"; }
 sqlsmith() { use_python; as_user test/sqlsmith/run "$@"; }
 
-faults() { use_python; as_user "$venv/bin/python" -m faults --work "$home/faults" "$@"; }
+faults() {
+  use_python
+  case " $*" in *jetstream*) use_nats ;; esac
+  as_user "$venv/bin/python" -m faults --work "$home/faults" "$@"
+}
 
 # Formats the clone's src/
 indent() {

@@ -70,8 +70,8 @@ async def _sites(options: argparse.Namespace, tell: Tell) -> Came:
 
 async def _replicated(options: argparse.Namespace, tell: Tell) -> Came:
     seconds = options.minutes * 60
-    plan.write(replicated.plan.make(options.seed, seconds), options.work / "plan.jsonl")
-    outcome = await replicated.run.run(options.work, options.seed, seconds, tell)
+    plan.write(replicated.plan.make(options.seed, seconds, options.log), options.work / "plan.jsonl")
+    outcome = await replicated.run.run(options.work, options.seed, seconds, tell, options.log)
     return replicated.report.report(outcome), replicated.report.findings(outcome)
 
 
@@ -81,6 +81,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10, help="for how long faults are injected")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the plan of faults")
     parser.add_argument("--replicated", action="store_true", help="three replicas of one database")
+    parser.add_argument("--log", choices=replicated.plan.PARTS, default="postgresql", help="where theirs is")
     parser.add_argument("--compare", action="store_true", help="with plain two-phase commit, for a minute more")
     parser.add_argument(
         "--serializable", choices=("site", "everywhere"), default="everywhere", help="mip.serializable of the sites"
@@ -88,6 +89,8 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.replicated and (options.compare or options.serializable != "everywhere"):
         parser.error("--replicated goes with neither --compare nor --serializable")
+    if options.log != "postgresql" and not options.replicated:
+        parser.error("--log is of --replicated")
     return options
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-__all__ = ["Direction", "Link", "Mode", "Strike", "http", "postgres"]
+__all__ = ["Direction", "Link", "Mode", "Read", "Strike", "arrived", "postgres"]
 
 Direction = Literal["request", "reply"]
 Read = Callable[[asyncio.StreamReader, bool], Awaitable[bytes]]
@@ -52,8 +52,8 @@ async def postgres(reader: asyncio.StreamReader, startup: bool) -> bytes:
     return kind + length + await reader.readexactly(int.from_bytes(length) - 4)
 
 
-async def http(reader: asyncio.StreamReader, first: bool) -> bytes:
-    """What has arrived so far, which for small requests and answers is a whole one, or its head or its body."""
+async def arrived(reader: asyncio.StreamReader, first: bool) -> bytes:
+    """What has arrived so far: of HTTP and NATS, where it is small, a whole one, or its head or its body."""
     return await reader.read(65536)
 
 

@@ -19,7 +19,7 @@ from . import auditor, client, plain, plan, server
 from .handlers import SITES
 from .injector import Injector
 from .process import Process, preload
-from .proxy import Link, http, postgres
+from .proxy import Link, arrived, postgres
 from .sites import DATABASE, Site
 from .world import Stuck, Tell, World, through
 
@@ -103,7 +103,7 @@ class Sites(World):
         self.ports = {name: _free_port() for name in plan.servers()}
         for name in plan.links():
             whom = name.partition(">")[2]
-            self.links[name] = Link(name, self._port_of(whom), postgres if whom in self.sites else http)
+            self.links[name] = Link(name, self._port_of(whom), postgres if whom in self.sites else arrived)
         self.processes |= {name: Process(name, server.serve, self._server(name)) for name in plan.servers()}
         self.processes |= {name: Process(name, server.sweep, self._server(name)) for name in plan.sweepers()}
         self.processes |= {name: Process(name, client.ask, self._client(name)) for name in plan.clients()}

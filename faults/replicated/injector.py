@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from pgmip.testing import Cluster
 
@@ -10,6 +12,7 @@ from ..injection import Injection
 from ..plan import Fault
 from ..process import Process
 from ..proxy import Link
+from .log import NatsLog, PostgresLog
 from .site import Site
 
 __all__ = ["Injector"]
@@ -17,7 +20,7 @@ __all__ = ["Injector"]
 
 class Injector(Injection):
     def __init__(self, site: Site, processes: dict[str, Process], links: dict[str, Link]) -> None:
-        super().__init__(site.servers, processes, links)
+        super().__init__([*site.servers, *site.parts], processes, links)
         self._site = site
 
     def _cluster(self, target: str) -> Cluster:
@@ -40,18 +43,41 @@ class Injector(Injection):
         return True
 
     async def _to_a_site(self, fault: Fault) -> bool:
+        if fault.target in self._site.parts and fault.kind != "kill postmaster":
+            return await self._to_the_log(fault.kind, fault.target, fault.details)
         details, cluster = fault.details, self._cluster(fault.target)
         match fault.kind:
             case "kill postmaster":
                 await self._down(cluster, lambda: cluster.kill_postmaster(alone=True), details["back"])
-            case "kill replica" | "kill log":
+            case "kill replica":
                 await self._down(cluster, cluster.kill_postmaster, details["back"])
-            case "pause replica" | "pause log":
+            case "pause replica":
                 await self._freeze(cluster.pids, details["hold"])
-            case "disk full":
-                self._site.fill_disk()
-                await asyncio.sleep(details["hold"])
-                self._site.empty_disk()
             case _:
                 raise AssertionError(fault.kind)
+        return True
+
+    async def _to_the_log(self, kind: str, part: str, details: Mapping[str, Any]) -> bool:
+        log = self._site.log
+        match kind:
+            case "kill log":
+                await asyncio.to_thread(log.kill, part)
+                await asyncio.sleep(details["back"])
+                await asyncio.to_thread(log.start, part)
+            case "pause log":
+                log.pause(part)
+                try:
+                    await asyncio.sleep(details["hold"])
+                finally:
+                    log.resume(part)
+            case "disk full":
+                assert isinstance(log, PostgresLog)
+                log.fill_disk()
+                await asyncio.sleep(details["hold"])
+                log.empty_disk()
+            case "change leader":
+                assert isinstance(log, NatsLog)
+                return await log.change_leader()
+            case _:
+                raise AssertionError(kind)
         return True

@@ -118,7 +118,7 @@ class Liar:
             if not process.alive:
                 await process.start()
                 process.doomed = True
-        end = self._site.end()
+        end = self._site.log.end()
         async with asyncio.timeout(PATIENCE):
             for member in MEMBERS:
                 await asyncio.to_thread(self._sql, member, f"SELECT mip.wait_for({end})")
@@ -177,7 +177,7 @@ class Liar:
         return self._site.servers[member].run_sql(sql, dbname=DATABASE)
 
     def _log(self, sql: str) -> None:
-        self._site.log.run_sql(sql, dbname=LOG)
+        self._site.servers[LOG].run_sql(sql, dbname=LOG)
 
 
 def not_a_beginning(found: Iterable[str], right: Sequence[str]) -> list[str]:

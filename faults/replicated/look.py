@@ -32,7 +32,6 @@ PATIENCE = "2s"
 class Config:
     number: int
     replicas: dict[str, str]
-    log: str
     folder: Path
 
 
@@ -63,12 +62,18 @@ def look(config: Config) -> None:
 
 def _replicas(config: Config) -> dict[str, Replica]:
     time.sleep(COME_TO_REST)
-    end = 0
-    with suppress(psycopg.Error), psycopg.connect(config.log) as conn:
-        end = conn.execute("SELECT max(position) FROM mip_log.message").fetchall()[0][0]
     with ThreadPoolExecutor() as threads:
+        end = max(threads.map(_applied, config.replicas.values()))
         read = threads.map(lambda conninfo: _replica(conninfo, end), config.replicas.values())
         return {name: replica for name, replica in zip(config.replicas, read, strict=True) if replica is not None}
+
+
+def _applied(conninfo: str) -> int:
+    """0 where it does not answer."""
+    with suppress(psycopg.Error), psycopg.connect(conninfo) as conn:
+        conn.execute(f"SET statement_timeout = '{PATIENCE}'".encode())
+        return int(conn.execute("SELECT applied FROM mip.replication").fetchall()[0][0])
+    return 0
 
 
 def _replica(conninfo: str, position: int) -> Replica | None:

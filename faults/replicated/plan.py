@@ -10,35 +10,43 @@ from workload.replicas import LOG
 
 from ..plan import LINKS, NETWORK, Fault, common_details, draw
 
-__all__ = ["KINDS", "MEMBERS", "SERVERS", "agent", "agents", "clients", "links", "make"]
+__all__ = ["MEMBERS", "PARTS", "agent", "agents", "clients", "kinds", "links", "make"]
 
 MEMBERS = ("a", "b", "c")
-SERVERS = (*MEMBERS, LOG)
+PARTS = {"postgresql": (LOG,), "jetstream": ("n1", "n2", "n3")}
+"""What a log is of, by what it is kept in."""
 
-KINDS = {
-    # how often, compared with each other
+# How often, compared with each other
+_KINDS = {
     "kill replica": 4,
     "kill postmaster": 4,
-    "kill log": 3,
     "kill backend": 4,
     "end backend": 6,
     "kill agent": 12,
     "replace agent": 5,
     "kill client": 3,
     "pause replica": 5,
-    "pause log": 3,
     "pause backend": 8,
     "pause agent": 8,
     "pause client": 2,
     "cut": 12,
     **LINKS,
-    "disk full": 3,
+}
+_OF_THE_LOG = {
+    "postgresql": {"kill log": 3, "pause log": 3, "disk full": 3},
+    "jetstream": {"kill log": 6, "pause log": 5, "change leader": 5},
 }
 
 
-def make(seed: int, seconds: float) -> list[Fault]:
+def kinds(log: str) -> dict[str, int]:
+    """Of faults, where the log is kept in this."""
+    return {**_KINDS, **_OF_THE_LOG[log]}
+
+
+def make(seed: int, seconds: float, log: str = "postgresql") -> list[Fault]:
     """The same for the same arguments, always."""
-    return draw(random.Random(f"replicated {seed}"), KINDS, seconds, _target, _details)
+    rng = random.Random(f"replicated {seed}")
+    return draw(rng, kinds(log), seconds, lambda rng, kind: _target(rng, kind, log), _details)
 
 
 def agent(member: str) -> str:
@@ -54,22 +62,22 @@ def clients() -> list[str]:
     return [f"clients-{member}" for member in MEMBERS]
 
 
-def links() -> Iterator[str]:
-    """Clients reach a replica over one link, and each agent its replica and the log over one of its own."""
+def links(log: str) -> Iterator[str]:
+    """Clients reach a replica over one link, and an agent its replica and each part of the log over its own."""
     yield from (f"clients>{member}" for member in MEMBERS)
-    yield from (f"{agent(member)}>{server}" for member in MEMBERS for server in (member, LOG))
+    yield from (f"{agent(member)}>{to}" for member in MEMBERS for to in (member, *PARTS[log]))
 
 
-def _target(rng: random.Random, kind: str) -> str:
+def _target(rng: random.Random, kind: str, log: str) -> str:
     if kind in (*NETWORK, "link down"):
-        return rng.choice(list(links()))
+        return rng.choice(list(links(log)))
     if kind.endswith("agent"):
         return rng.choice(agents())
     if kind.endswith("client"):
         return rng.choice(clients())
     if kind.endswith(("postmaster", "backend")):
-        return rng.choice(SERVERS)
-    return LOG if kind in ("kill log", "pause log", "disk full") else rng.choice(MEMBERS)
+        return rng.choice([*MEMBERS, LOG] if log == "postgresql" else MEMBERS)
+    return rng.choice(PARTS[log] if kind in _OF_THE_LOG[log] else MEMBERS)
 
 
 def _details(rng: random.Random, kind: str) -> dict[str, Any]:

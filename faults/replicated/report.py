@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 
 from ..auditor import Finding
 from ..report import injected, told
-from .plan import KINDS
 from .run import Outcome
 
 __all__ = ["findings", "report"]
@@ -29,7 +28,7 @@ def report(outcome: Outcome) -> list[str]:
     why = Counter(f"{it.sqlstate or (it.why or '').partition(':')[0]}" for it in record.told.values() if it.why)
     looked = Counter(look.whose for look in record.looks)
     return [
-        *injected(KINDS, outcome.done, outcome.left_out),
+        *injected(outcome.kinds, outcome.done, outcome.left_out),
         "",
         f"transactions {len(record.begun):,}: told to be committed {outcomes['committed']:,}, not to have happened "
         f"{outcomes['not']:,}, not known {outcomes['unknown']:,}; positions of the log {outcome.positions:,}",

@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+from pgmip.testing import Cluster
 
 from workload.replicas import LOG
 
 from ..auditor import Finding
 from ..plan import Fault
 from ..process import Process, preload
-from ..proxy import Link, postgres
+from ..proxy import Link, Read, arrived, postgres
 from ..world import Stuck, Tell, World, through
 from . import agent, client, look, plan
 from .auditor import Record, audit, read_record, read_replica
 from .injector import Injector
 from .lies import LIES, Liar, Lie
-from .plan import MEMBERS, SERVERS
-from .site import Site
+from .log import PostgresLog
+from .plan import MEMBERS
+from .site import DATABASE, Site
 
 __all__ = ["Outcome", "run"]
 
@@ -36,16 +38,18 @@ class Outcome:
     findings: list[Finding]
     looks: list[look.Seen]
     record: Record
+    kinds: Collection[str]
+    """Of faults"""
     done: Counter[str]
     left_out: Counter[str]
     positions: int
     """How long the log has become."""
 
 
-async def run(folder: Path, seed: int, seconds: float, tell: Tell) -> Outcome:
-    """`folder` is empty and stays: logs of everybody. Raises Stuck."""
-    world = Replicated(folder, seed)
-    return await through(world, lambda: _story(world, plan.make(seed, seconds), tell), seconds, tell)
+async def run(folder: Path, seed: int, seconds: float, tell: Tell, log: str = "postgresql") -> Outcome:
+    """`folder` is empty and stays: logs of everybody. `log`: what it is kept in. Raises Stuck."""
+    world = Replicated(folder, seed, log)
+    return await through(world, lambda: _story(world, plan.make(seed, seconds, log), tell), seconds, tell)
 
 
 async def _story(world: Replicated, faults: list[Fault], tell: Tell) -> Outcome:
@@ -61,19 +65,23 @@ async def _story(world: Replicated, faults: list[Fault], tell: Tell) -> Outcome:
     positions = await asyncio.to_thread(world.site.until_quiet)
     tell(f"nothing is under way, at position {positions:,}; the auditor looks")
     findings, record = await asyncio.to_thread(world.audit)
-    tell(f"{len(LIES)} times the log does what no log may")
-    findings += await world.lie(LIES)
-    return Outcome(findings, look.seen(world.folder), record, injector.done, injector.left_out, positions)
+    if isinstance(world.site.log, PostgresLog):
+        tell(f"{len(LIES)} times the log does what no log may")
+        findings += await world.lie(LIES)
+    return Outcome(
+        findings, look.seen(world.folder), record, plan.kinds(world.log), injector.done, injector.left_out, positions
+    )
 
 
 class Replicated(World):
     """Three replicas, their log and agents, and clients at all of them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, log: str = "postgresql") -> None:
         super().__init__(folder)
         self.seed = seed
-        self.site = Site()
-        self.links = {name: Link(name, self._port_of(name), postgres) for name in plan.links()}
+        self.log = log
+        self.site = Site(log)
+        self.links = {name: Link(name, self._port_of(name), self._messages_of(name)) for name in plan.links(log)}
         for member in MEMBERS:
             name = plan.agent(member)
             self.processes[name] = Process(name, agent.carry, self._agent(member))
@@ -93,8 +101,7 @@ class Replicated(World):
         while True:
             await asyncio.sleep(LOOK_EVERY)
             config = look.Config(
-                next(self.looks), {member: self.site.conninfo(member) for member in MEMBERS},
-                self.site.conninfo(LOG), self.folder,
+                next(self.looks), {member: self.site.conninfo(member) for member in MEMBERS}, self.folder
             )  # fmt: skip
             looking = Process(look.NAME, look.look, _always(config))
             await looking.start()
@@ -116,20 +123,24 @@ class Replicated(World):
         return await Liar(self.site, self.processes).run(lies)
 
     def where_all_are(self) -> list[str]:
-        return [_diagnose(self.site, name) for name in SERVERS]
+        return [_diagnose(name, cluster) for name, cluster in self.site.servers.items()]
 
     async def remove_servers(self) -> None:
         for name, cluster in self.site.servers.items():
             self.keep_log(name, cluster)
-        await asyncio.to_thread(self.site.remove)
+        await asyncio.to_thread(self.site.remove, self.folder)
 
     def _port_of(self, link: str) -> Callable[[], int | None]:
         return lambda: self.site.port(link.partition(">")[2])
 
+    def _messages_of(self, link: str) -> Read:
+        return postgres if link.partition(">")[2] in self.site.servers else arrived
+
     def _agent(self, member: str) -> Callable[[int], agent.Config]:
         def config(life: int) -> agent.Config:
             name = plan.agent(member)
-            database, log = (self.site.conninfo(to, self.links[f"{name}>{to}"].port) for to in (member, LOG))
+            database = self.site.conninfo(member, self.links[f"{name}>{member}"].port)
+            log = self.site.log.address({part: self.links[f"{name}>{part}"].port for part in self.site.parts})
             return agent.Config(name, database, log, self.folder)
 
         return config
@@ -146,7 +157,7 @@ def _always(config: look.Config) -> Callable[[int], look.Config]:
     return lambda life: config
 
 
-def _diagnose(site: Site, name: str) -> str:
+def _diagnose(name: str, cluster: Cluster) -> str:
     lines = [f"---- {name}"]
     queries = [
         "SELECT pid, application_name, state, wait_event_type, wait_event, pg_blocking_pids(pid), now() - xact_start,"
@@ -154,9 +165,9 @@ def _diagnose(site: Site, name: str) -> str:
         "SELECT max(position) FROM mip_log.message" if name == LOG else "SELECT * FROM mip.replication",
     ]
     try:
-        with psycopg.connect(site.conninfo(name), autocommit=True) as conn:
+        with psycopg.connect(cluster.conninfo(LOG if name == LOG else DATABASE), autocommit=True) as conn:
             for query in queries:
                 lines += [f"  {row}" for row in conn.execute(query.encode()).fetchall()]
     except psycopg.Error as error:
         lines.append(f"  {error}")
-    return "\n".join([*lines, site.servers[name].log_tail(20)])
+    return "\n".join([*lines, cluster.log_tail(20)])

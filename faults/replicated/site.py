@@ -6,6 +6,7 @@ import signal
 import time
 from contextlib import suppress
 from importlib import resources
+from pathlib import Path
 
 import psycopg
 from pgmip.testing import Cluster, Setting
@@ -13,7 +14,8 @@ from pgmip.testing import Cluster, Setting
 from workload.replicas import LOG, Replicas
 
 from ..sites import send
-from .plan import MEMBERS
+from .log import Log, NatsLog, PostgresLog
+from .plan import MEMBERS, PARTS
 
 __all__ = ["DATABASE", "Site"]
 
@@ -32,17 +34,6 @@ SETTINGS: dict[str, Setting] = {
     "autovacuum_naptime": "5s",
 }
 
-# What an INSERT fails with where the disk is full, while there is a file `full` in the log's data directory.
-_DISK = """
-    CREATE FUNCTION disk() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN
-        IF (pg_stat_file('full', true)).size IS NOT NULL THEN
-            RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full';
-        END IF;
-        RETURN NULL;
-    END $$;
-    CREATE TRIGGER disk BEFORE INSERT ON mip_log.message EXECUTE FUNCTION disk();
-"""
 _UNDER_WAY = """
     SELECT count(*) FROM pg_stat_activity
     WHERE backend_type = 'client backend' AND application_name LIKE 'clients%' AND state <> 'idle'
@@ -52,37 +43,36 @@ _UNDER_WAY = """
 class Site:
     """Its methods block, and one thread at a time may call those that change anything."""
 
-    def __init__(self) -> None:
-        self._clusters = Replicas(DATABASE, MEMBERS, settings=SETTINGS, log_settings=LOG_SETTINGS)
-        self.servers: dict[str, Cluster] = {**self._clusters.replicas, LOG: self._clusters.log}
-        self.log = self._clusters.log
+    def __init__(self, log: str) -> None:
+        """`log`: what it is kept in."""
+        self.parts = PARTS[log]
+        """Of the log."""
+        self._nats = NatsLog() if log == "jetstream" else None
+        where = None if self._nats is None else self._nats.where
+        self._clusters = Replicas(DATABASE, MEMBERS, settings=SETTINGS, log_settings=LOG_SETTINGS, log=where)
+        self.servers: dict[str, Cluster] = dict(self._clusters.replicas)
+        if self._nats is None:
+            self.servers[LOG] = self._clusters.log
+        self.log: Log = self._nats or PostgresLog(self._clusters.log)
 
     def start(self) -> None:
+        if self._nats is not None:
+            self._nats.launch()
         schema = (resources.files(__package__) / "schema.sql").read_text()
         self._clusters.start(schema, window=WINDOW)
-        self.log.run_sql(_DISK, dbname=LOG)
+        self.log.begin()
 
-    def port(self, server: str) -> int | None:
-        """Where it listens; None while it is not there."""
-        return self.servers[server].port if self.servers[server].running else None
+    def port(self, to: str) -> int | None:
+        """Where a replica, or a part of the log, listens; None while it is not there."""
+        if to in self.parts:
+            return self.log.port(to)
+        return self.servers[to].port if self.servers[to].running else None
 
-    def conninfo(self, server: str, port: int | None = None) -> str:
+    def conninfo(self, member: str, port: int | None = None) -> str:
         """Over TCP through `port`, else by its own socket, for whoever looks on."""
-        name = LOG if server == LOG else DATABASE
         if port is None:
-            return self.servers[server].conninfo(name, application_name="onlooker", connect_timeout=2)
-        return self.servers[server].conninfo(name, tcp=True, port=port, sslmode="disable", gssencmode="disable")
-
-    def fill_disk(self) -> None:
-        """Of the log: nothing is added from now on."""
-        (self.log.data_directory / "full").touch()
-
-    def empty_disk(self) -> None:
-        (self.log.data_directory / "full").unlink(missing_ok=True)
-
-    def end(self) -> int:
-        """The position of the log's last entry."""
-        return int(self.log.run_sql("SELECT max(position) FROM mip_log.message", dbname=LOG)[0][0])
+            return self.servers[member].conninfo(DATABASE, application_name="onlooker", connect_timeout=2)
+        return self.servers[member].conninfo(DATABASE, tcp=True, port=port, sslmode="disable", gssencmode="disable")
 
     def until_quiet(self) -> int:
         """Wait until nothing is under way, when all clients have gone, and everything else is at work; until then
@@ -91,18 +81,20 @@ class Site:
         limit = time.monotonic() + PATIENCE
         while time.monotonic() < limit:
             with suppress(psycopg.OperationalError):
-                end = self.end()
+                end = self.log.end()
                 for member in MEMBERS:
                     self.servers[member].run_sql(f"SELECT mip.wait_for({end})", dbname=DATABASE)
                 time.sleep(2.5)
-                if end == self.end() and not any(map(self._under_way, MEMBERS)):
+                if end == self.log.end() and not any(map(self._under_way, MEMBERS)):
                     return end
         raise TimeoutError("the site does not come to rest")
 
     def _under_way(self, member: str) -> bool:
         return self.servers[member].run_sql(_UNDER_WAY) != [(0,)]
 
-    def remove(self) -> None:
+    def remove(self, folder: Path) -> None:
+        """What the log has logged goes to that folder."""
         for cluster in self.servers.values():
             send(cluster.pids, signal.SIGCONT)
         self._clusters.remove()
+        self.log.remove(folder)
