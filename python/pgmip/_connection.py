@@ -41,7 +41,7 @@ class ObedientConnection(Connection):
         super().__init__(*args, **options)
         self.is_cut = asyncio.Event()
         self.prepared: set[object] = set()
-        """The library's own statements that the server knows."""
+        """The statements of replication's own that the server knows."""
         self._again: asyncio.Task[None] | None = None
         self._enough = asyncio.Event()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from ._direct import Statement
 from .decision import Entry, State
 
 __all__ = [
@@ -182,11 +181,11 @@ REPLICA_SETTINGS = b"""
 REPLICA_APPLIED = b"SELECT applied FROM mip.replication"
 REPLICA_START = b"SELECT member, applied, read_after FROM mip.replica_start()"
 # What is applied when they have been taken: no message knows of more.
-REPLICA_TAKE = Statement(b"""
+REPLICA_TAKE = b"""
     SELECT id, message, (SELECT applied FROM mip.replication) AS applied FROM mip.replica_take($1, $2, $3)
-""")
+"""
 REPLICA_LOAD = b"SELECT mip.replica_load(%s, %b)"
-REPLICA_RECEIVE = Statement(b"SELECT mip.replica_receive($1, $2)")
+REPLICA_RECEIVE = b"SELECT mip.replica_receive($1, $2)"
 # Whatever `synchronous_commit` says: what has been written before is durable then.
 REPLICA_FLUSH = b"SELECT pg_switch_wal()"
 REPLICA_TRIM = b"SELECT mip.replica_trim()"

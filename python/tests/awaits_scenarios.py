@@ -589,7 +589,7 @@ async def sweep_on(world: World, xid: str) -> None:
 
 async def stop_sweeping(world: World, xid: str) -> None:
     """While something is attended to."""
-    sweeper = broken.sweeper.Sweeper(world.app, older_than=0, interval=0.1, jitter=0.2)
+    sweeper = broken.sweeper.Sweeper(world.app, older_than=0, interval=0.1, jitter=1)
 
     async def idle() -> bool:
         return not (sweeper._busy or sweeper._running.done())

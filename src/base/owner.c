@@ -20,8 +20,8 @@
 #include "base/owner.h"
 #include "base/settings.h"
 
-static bool
-has_temporary_schema(void)
+bool
+mip_has_temporary_schema(void)
 {
 	Oid			schema;
 	Oid			toast;
@@ -33,7 +33,7 @@ has_temporary_schema(void)
 bool
 mip_may_execute_code_of(Oid owner)
 {
-	return mip_may_become(GetUserId(), owner) || !has_temporary_schema();
+	return mip_may_become(GetUserId(), owner) || !mip_has_temporary_schema();
 }
 
 /* An empty search_path would look for tables among the temporary ones first. */

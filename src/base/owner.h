@@ -17,6 +17,9 @@ typedef struct MipUser
 	bool		read_only;
 } MipUser;
 
+/* Has this session anything temporary, or has it had? */
+extern bool mip_has_temporary_schema(void);
+
 /*
  * What is temporary in this session may be found by the owner's code, in the end, whatever its
  * search_path: so a caller who has something temporary, and may not become the owner, has

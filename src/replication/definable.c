@@ -34,6 +34,7 @@
 #include "replication/definable.h"
 #include "replication/defined.h"
 #include "replication/everywhere.h"
+#include "replication/meaningful.h"
 #include "writeset/types.h"
 
 pg_noreturn static void
@@ -502,12 +503,30 @@ check_index(const RawStmt *raw, const IndexStmt *stmt)
 		refuse(raw, "What it is on is each replica's own.");
 }
 
+static bool
+is_left_out_if_there(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CreateSeqStmt:
+			return ((CreateSeqStmt *) stmt)->if_not_exists;
+		case T_CreateStmt:
+			return ((CreateStmt *) stmt)->if_not_exists;
+		case T_IndexStmt:
+			return ((IndexStmt *) stmt)->if_not_exists;
+		default:
+			return false;
+	}
+}
+
 /* By CREATE SCHEMA, too */
 static void
 check_created(const RawStmt *raw, const char *command, Node *stmt)
 {
 	ListCell   *lc;
 
+	if (is_left_out_if_there(stmt))
+		refuse(raw, "An index that is a replica's own may have that name there: leave IF NOT EXISTS out.");
 	if (IsA(stmt, CreateStmt))
 		check_like(raw, (CreateStmt *) stmt);
 	if (IsA(stmt, CreateStmt) && ((CreateStmt *) stmt)->partbound)
@@ -518,6 +537,26 @@ check_created(const RawStmt *raw, const char *command, Node *stmt)
 		return;
 	foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
 		check_created(raw, command, lfirst(lc));
+}
+
+/* The settings of whoever executes it at a replica are others. */
+static void
+check_set(const RawStmt *raw, const List *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+		VariableSetStmt *set;
+
+		if (strcmp(option->defname, "set") != 0)
+			continue;
+		set = castNode(VariableSetStmt, option->arg);
+		if (set->kind == VAR_SET_CURRENT && !mip_is_meaningful(set->name))
+			refuse(raw, psprintf("Setting \"%s\" may have another value at each replica: write it in place of FROM CURRENT.",
+								 set->name));
+	}
 }
 
 static void
@@ -550,5 +589,9 @@ mip_check_definable(const RawStmt *raw, const char *command)
 		check_alter_domain(unconstify(RawStmt *, raw), (AlterDomainStmt *) raw->stmt);
 	if (IsA(raw->stmt, AlterTableStmt))
 		check_alter_table(raw, command, (AlterTableStmt *) raw->stmt);
+	if (IsA(raw->stmt, CreateFunctionStmt))
+		check_set(raw, ((CreateFunctionStmt *) raw->stmt)->options);
+	if (IsA(raw->stmt, AlterFunctionStmt))
+		check_set(raw, ((AlterFunctionStmt *) raw->stmt)->actions);
 	check_created(raw, command, raw->stmt);
 }

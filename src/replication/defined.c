@@ -156,14 +156,19 @@ check_generated(Relation defaults, HeapTuple row, void *arg)
 		refuse_defined(get_attname(form->adrelid, form->adnum, false), "Rows that are there would get values that go by what each replica has chosen.");
 }
 
-/* It has been built, or will be as rows come. */
+/* It has been built, or will be as rows come. Which rows exclude each other goes by its expressions, too. */
 static void
 check_index(Relation indexes, HeapTuple row, void *arg)
 {
 	Form_pg_index form = (Form_pg_index) GETSTRUCT(row);
 	Relation	rel;
 
-	if (!is_new(row) || get_rel_relkind(form->indrelid) != RELKIND_RELATION)
+	if (!is_new(row))
+		return;
+	if (!stored_same_everywhere(indexes, row, Anum_pg_index_indexprs) ||
+		!stored_same_everywhere(indexes, row, Anum_pg_index_indpred))
+		refuse_defined(get_rel_name(form->indexrelid), "What it has of a row goes by what each replica has chosen.");
+	if (get_rel_relkind(form->indrelid) != RELKIND_RELATION)
 		return;
 	rel = table_open(form->indrelid, AccessShareLock);
 	mip_check_trusted(rel);

@@ -28,40 +28,17 @@
 
 #include "base/compat.h"
 #include "base/locks.h"
+#include "base/owner.h"
 #include "base/settings.h"
 #include "base/sqlstate.h"
 #include "replication/definable.h"
 #include "replication/defined.h"
 #include "replication/definition.h"
 #include "replication/executed.h"
+#include "replication/meaningful.h"
 #include "replication/member.h"
 #include "replication/temporary.h"
 #include "tableam/build.h"
-
-/* What a definition may be understood by */
-static const char *const meaningful[] = {
-	"search_path",
-	"default_table_access_method",
-	"default_tablespace",
-	"default_toast_compression",
-	"default_text_search_config",
-	"check_function_bodies",
-	"standard_conforming_strings",
-	"backslash_quote",
-	"transform_null_equals",
-	"array_nulls",
-	"DateStyle",
-	"IntervalStyle",
-	"TimeZone",
-	"timezone_abbreviations",
-	"lc_monetary",
-	"lc_numeric",
-	"lc_time",
-	"xmlbinary",
-	"xmloption",
-	"extra_float_digits",
-	"bytea_output",
-};
 
 typedef enum Attempt
 {
@@ -124,21 +101,6 @@ read_definition(const MipMessage *message)
 	while (at < end)
 		definition.settings = lappend(definition.settings, unconstify(char *, next_string(&at, end)));
 	return definition;
-}
-
-static List *
-current_settings(void)
-{
-	List	   *settings = NIL;
-
-	for (int i = 0; i < lengthof(meaningful); i++)
-	{
-		const char *value = GetConfigOption(meaningful[i], true, false);
-
-		if (value)
-			settings = list_concat(settings, list_make2(pstrdup(meaningful[i]), pstrdup(value)));
-	}
-	return settings;
 }
 
 /* ---- executing it ---- */
@@ -261,6 +223,18 @@ refuse_temporary(void)
 				 errdetail("They are this session's.")));
 }
 
+/* What is said of a temporary type, function or sequence leaves no trace that tells so of all of them. */
+static void
+check_session(void)
+{
+	if (mip_has_temporary_schema())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate definitions from a session that has, or has had, temporary objects"),
+				 errdetail("The command may find them here, and at no replica."),
+				 errhint("Use another session.")));
+}
+
 /* Some stay until the transaction ends, as that of a sequence; nothing else is done in it. */
 static void
 release_locks(void)
@@ -290,10 +264,11 @@ mip_definition_make(const char *command)
 		.session_user = GetUserNameFromId(GetSessionUserId(), false),
 		.role = GetUserNameFromId(GetUserId(), false),
 		.command = command,
-		.settings = current_settings(),
+		.settings = mip_meaningful_settings(),
 	};
 	ErrorData  *error;
 
+	check_session();
 	mip_set_publishes(false);
 	error = attempt(&definition, TRIAL);
 	mip_set_publishes(true);	/* there may be more to come, in a pipeline */

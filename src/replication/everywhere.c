@@ -5,7 +5,8 @@
  *
  * Those that go by rows and definitions only: by no clock, chance or setting, which IMMUTABLE says;
  * but not of checks of domains, which are asked by a cast. Nor by what each replica has chosen
- * for itself: OIDs of objects, where a row is, who has written it. A label's hash is that of its OID.
+ * for itself: OIDs of objects, where a row is, who has written it, the day on which it reads a command. A
+ * label's hash is that of its OID.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +27,7 @@
 #include "writeset/types.h"
 #include "writeset/values.h"
 
-/* ---- numbers of a replica's own ---- */
+/* ---- what is a replica's own ---- */
 
 /* Or may, as it hashes whatever it is given */
 static bool
@@ -50,9 +51,16 @@ hashes_labels(Oid function, void *context)
 	}
 }
 
-/* Those that every server has are the same everywhere. */
+/* A timetz without an offset has that of the day on which its literal is read. */
 static bool
-constant_has_own_number(const Const *constant)
+is_each_replicas_own(Oid type, HTAB *seen)
+{
+	return type == TIMETZOID || mip_visit_names_of_objects(type, seen);
+}
+
+/* Numbers that every server has are the same everywhere. */
+static bool
+constant_is_own(const Const *constant)
 {
 	HTAB	   *seen;
 	bool		result;
@@ -62,20 +70,20 @@ constant_has_own_number(const Const *constant)
 	if (mip_names_objects(constant->consttype))
 		return DatumGetObjectId(constant->constvalue) >= FirstNormalObjectId;
 	seen = mip_types_seen();
-	result = mip_any_type(constant->consttype, seen, mip_visit_names_of_objects);
+	result = mip_any_type(constant->consttype, seen, is_each_replicas_own);
 	hash_destroy(seen);
 	return result;
 }
 
 static bool
-has_own_number(Node *node)
+is_own(Node *node)
 {
 	switch (nodeTag(node))
 	{
 		case T_Var:
 			return ((Var *) node)->varattno < 0 || mip_names_objects(((Var *) node)->vartype);
 		case T_Const:
-			return constant_has_own_number((Const *) node);
+			return constant_is_own((Const *) node);
 		case T_CoerceViaIO:
 		case T_FuncExpr:
 			return mip_names_objects(exprType(node));
@@ -95,7 +103,7 @@ differs(Node *node, void *seen)
 		return false;
 	if (mip_makes_values(node) && mip_any_type(exprType(node), seen, visit_type))
 		return true;
-	return has_own_number(node) || check_functions_in_node(node, hashes_labels, NULL) ||
+	return is_own(node) || check_functions_in_node(node, hashes_labels, NULL) ||
 		expression_tree_walker(node, differs, seen);
 }
 

@@ -13,6 +13,8 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
+
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
@@ -478,6 +480,40 @@ refuse_statement(Node *stmt)
 			 errhint("Use mip.replicate_ddl(), by which all replicas do it.")));
 }
 
+/*
+ * PostgreSQL chooses such names for constraints and sequences that have been given none, and another
+ * one where there is something of that name.
+ */
+static bool
+may_be_chosen(const char *name)
+{
+	static const char *const ends[] = {"_pkey", "_key", "_excl", "_seq"};
+	int			length = strlen(name);
+
+	while (length > 0 && isdigit((unsigned char) name[length - 1]))
+		length--;
+	for (int i = 0; i < lengthof(ends); i++)
+	{
+		int			end = strlen(ends[i]);
+
+		if (length >= end && strncmp(name + length - end, ends[i], end) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* That of an index of this replica only */
+static void
+check_name(const IndexStmt *stmt)
+{
+	if (stmt->idxname && may_be_chosen(stmt->idxname) && !is_temporary(stmt->relation))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot create index \"%s\" at this replica only", stmt->idxname),
+				 errdetail("A constraint that is given no name may be called so, and would have another name here."),
+				 errhint("Choose a name that does not end with _pkey, _key, _excl or _seq, and a number.")));
+}
+
 /* It would keep others from nothing but this replica. */
 static void
 check_lock(const LockStmt *stmt)
@@ -502,6 +538,8 @@ mip_replica_check_utility(Node *stmt)
 	stmt = mip_explained(stmt);
 	if (!is_own(stmt))
 		refuse_statement(stmt);
+	if (IsA(stmt, IndexStmt))
+		check_name((IndexStmt *) stmt);
 	if (IsA(stmt, LockStmt))
 		check_lock((LockStmt *) stmt);
 	if (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from && ((CopyStmt *) stmt)->relation)

@@ -83,6 +83,7 @@ $s->refused($_, '0A000', $_) for (
 	'INSERT INTO far VALUES (1)', 'TRUNCATE above', 'TRUNCATE acct CASCADE', 'TRUNCATE plain', 'TRUNCATE joe.emptied',
 	q[COPY plain FROM PROGRAM 'echo 1'], 'CREATE TABLE x (i int)', 'SELECT * INTO x FROM acct', 'ALTER TABLE acct ADD x int',
 	'DROP TABLE acct', 'CREATE INDEX ON acct (n)', 'GRANT SELECT ON acct TO joe', q[COMMENT ON TABLE acct IS ''],
+	'CREATE INDEX CONCURRENTLY acct_n_key ON acct (n)', 'CREATE INDEX CONCURRENTLY x_pkey1 ON acct (n)',
 	'CREATE UNIQUE INDEX CONCURRENTLY ON acct (n)', 'CREATE INDEX CONCURRENTLY ON part (id)', 'DROP INDEX CONCURRENTLY joe.mine_f', 'LOCK TABLE acct',
 	'ALTER SEQUENCE numbers OWNED BY acct.n', 'ALTER SEQUENCE numbers OWNED BY NONE RESTART',
 	'SELECT lo_create(0)', q[SELECT mip.enable('plain')], q[SELECT mip.disable('acct')],

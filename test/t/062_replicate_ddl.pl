@@ -145,6 +145,9 @@ replicated('CREATE TEXT SEARCH CONFIGURATION mine (COPY = english)', 'an object 
 replicated(q[COMMENT ON TABLE other IS 'now'; CREATE FUNCTION x() RETURNS date LANGUAGE plpgsql AS $$BEGIN RETURN 'today'; END$$; DROP FUNCTION x();
 	CREATE TYPE days AS ENUM ('today'); CREATE TABLE nowadays (t text DEFAULT 'nowadays', "now" int, u text DEFAULT U&'know'); DROP TABLE nowadays; DROP TYPE days],
 	'words that are no times');
+replicated(q[CREATE FUNCTION set() RETURNS text LANGUAGE sql SET search_path FROM CURRENT AS 'SELECT 1::text'; ALTER FUNCTION set() SET Search_Path FROM CURRENT], 'a setting that goes with it');
+both(q[SELECT proconfig FROM pg_proc WHERE proname = 'set'], '{"search_path=\"$user\", public"}', '... is that of the session');
+replicated(q[CREATE INDEX expressed ON acct ((s + n), (n + 1)) WHERE n > 0 AND s IS DISTINCT FROM 7; DROP INDEX expressed], 'an index of expressions');
 
 # ---- what is refused, before anything is sent ----
 
@@ -163,6 +166,12 @@ refused($_, '0A000') for (
 	q[CREATE INDEX x ON other (n) WHERE timestamptz '[now,]'::tstzrange @> '2026-01-01'],
 	q[ALTER TABLE other ADD z bigint DEFAULT (('{numbers}'::regclass[])[1])::oid::bigint], q[ALTER TABLE other ADD z int DEFAULT hash_aclitem('joe=r/postgres')],
 	'ALTER TABLE acct CLUSTER ON acct_pkey',
+	q[ALTER TABLE other ADD z timetz DEFAULT '04:05'], q[ALTER TABLE other ADD z text DEFAULT ('04:05'::timetz)::text],
+	q[CREATE UNIQUE INDEX x ON other (n) WHERE n = 'acct'::regclass::oid::bigint], 'CREATE INDEX x ON painted ((hashenum(c)))',
+	q[CREATE INDEX x ON acct (n) WHERE extract(hour FROM '04:05'::timetz) > n],
+	'CREATE TABLE IF NOT EXISTS x (i int)', 'CREATE UNIQUE INDEX IF NOT EXISTS x ON acct (n)', 'CREATE SEQUENCE IF NOT EXISTS x',
+	'CREATE SCHEMA x CREATE TABLE IF NOT EXISTS y (i int)',
+	'CREATE FUNCTION x() RETURNS int LANGUAGE sql SET work_mem FROM CURRENT BEGIN ATOMIC SELECT 1; END', 'ALTER FUNCTION lies(int) SET work_mem FROM CURRENT',
 	q[ALTER TABLE other ADD z timestamptz DEFAULT '_now_'], q[ALTER TABLE other ADD z timestamptz DEFAULT 'today04:05'], q[ALTER TABLE other ADD z text DEFAULT '(n\ow)'],
 	q[ALTER TABLE other ADD z timestamptz DEFAULT U&'\\006eow'],
 	q[CREATE FUNCTION x(d date DEFAULT 'today') RETURNS text LANGUAGE internal AS 'today'],
@@ -206,12 +215,17 @@ refused(q[COMMIT; DROP TABLE acct], '0A000', 'the end of a transaction');
 $ddl->sql('CREATE TEMP TABLE other (i int)');
 refused('ALTER TABLE other ADD x int', '0A000', 'a temporary table in place of another one');
 $ddl->sql('DROP TABLE other');
+refused('CREATE TABLE x (i int)', '0A000', 'from a session that has had something temporary');
+$ddl->quit;
+$ddl = session($node{a}, 'ddl again');
 $ddl->sql('BEGIN');
 refused('ALTER TABLE acct ADD x int', '25001', 'in a transaction block');
 $ddl->sql('ROLLBACK');
 $ddl->sql(q[CREATE FUNCTION pg_temp.locks() RETURNS text LANGUAGE plpgsql AS
 	$$ BEGIN UPDATE public.acct SET n = n WHERE false; RETURN 'CREATE TABLE x (i int)'; END $$]);
 $ddl->refused('SELECT mip.replicate_ddl(pg_temp.locks())', '25001', 'arguments that lock a table');
+$ddl->quit;
+$ddl = session($node{a}, 'ddl again');
 $ddl->refused($_, 'MP006', $_) for (
 	q[SELECT 1, mip.replicate_ddl('ALTER TABLE acct ADD x int')],
 	q[DO $$ BEGIN PERFORM mip.replicate_ddl('ALTER TABLE acct ADD x int'); END $$]);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._direct import Statement
+from .direct import Statement
 
 __all__ = [
     *("APPEND", "BEGIN", "BEGINNING", "CONFIRM", "END", "EXISTS", "LISTEN", "LOCK", "OPEN", "READ", "SCHEMA", "TRIM"),

@@ -1,4 +1,4 @@
-"""The library's own statements, straight through libpq."""
+"""The agent's own statements, straight through libpq."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from pgmip._connection import ObedientConnection, cut
-from pgmip._direct import Statement, ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
+from pgmip.replication.direct import Statement, ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
 from pgmip.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -84,6 +84,16 @@ async def test_errors(conn: ObedientConnection) -> None:
 
 DIVIDE = Statement(b"SELECT 10 / $1::int")
 MISSING = Statement(b"SELECT FROM missing")
+
+
+async def test_a_commit_that_fails(conn: ObedientConnection) -> None:
+    """Behind what was returned."""
+    await conn.execute(b"CREATE TEMPORARY TABLE once (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    add = Statement(b"INSERT INTO once VALUES (1), ($1) RETURNING n")
+    assert len(await ask(conn, add, 2)) == 2
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        await ask(conn, add, 3)
+    assert await _works(conn)
 
 
 async def test_cancelled(conn: ObedientConnection) -> None:

@@ -1,4 +1,4 @@
-"""Statements of the library's own, straight through libpq: at half the processor time of psycopg's cursors, which
+"""Statements of the agent's own, straight through libpq: at half the processor time of psycopg's cursors, which
 convert anybody's parameters and results.
 """
 
@@ -16,7 +16,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
-from ._connection import ObedientConnection
+from .._connection import ObedientConnection
 
 __all__ = ["Row", "Statement", "Value", "ask", "bytea_array", "flag", "maybe_number", "number", "numbers", "uuid_array"]
 
@@ -57,11 +57,11 @@ def _sent(value: Value) -> bytes | None:
 
 async def _result(conn: ObedientConnection) -> PGresult:
     """Raises what psycopg would; a cancellation has the server end the statement, as with psycopg's own."""
-    result: PGresult
-    (result,) = await conn.wait(generators.execute(conn.pgconn))
-    if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        raise error_from_result(result)
-    return result
+    results: Sequence[PGresult] = await conn.wait(generators.execute(conn.pgconn))
+    for result in results:  # an error comes behind what was returned where it is the commit that has failed
+        if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+            raise error_from_result(result)
+    return results[0]
 
 
 def number(sent: bytes | None) -> int:
