@@ -70,7 +70,9 @@ class _Attempts:
         for _ in range(ATTEMPTS):
             with suppress(psycopg.Error, OSError, TimeoutError):
                 async with self._connection() as conn:
-                    return await self._ask(conn, error)
+                    answer = await self._ask(conn, error)
+                if answer is not None:
+                    return answer
             await self._wait()
         return Answer("unknown", error=error)
 
@@ -87,9 +89,13 @@ class _Attempts:
             return _result(json.loads(str(error.diag.message_detail))["result"])
         return result
 
-    async def _ask(self, conn: Connection, error: BaseException | None) -> Answer:
-        found = await rows(conn, "SELECT result FROM mip.instances(%s) WHERE state = 'committed'", self.xid)
-        return Answer("committed", _result(found[0][0])) if found else Answer("not", error=error)
+    async def _ask(self, conn: Connection, error: BaseException | None) -> Answer | None:
+        """None while one is under way, as one that waits for the log, whoever has given up waiting for it."""
+        found = await rows(conn, "SELECT state, result FROM mip.instances(%s) WHERE state <> 'aborted'", self.xid)
+        results = [result for state, result in found if state == "committed"]
+        if results:
+            return Answer("committed", _result(results[0]))
+        return None if found else Answer("not", error=error)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

@@ -58,6 +58,8 @@ def _sent(value: Value) -> bytes | None:
 async def _result(conn: ObedientConnection) -> PGresult:
     """Raises what psycopg would; a cancellation has the server end the statement, as with psycopg's own."""
     results: Sequence[PGresult] = await conn.wait(generators.execute(conn.pgconn))
+    if not results:
+        raise psycopg.InternalError("the server has answered nothing")
     for result in results:  # an error comes behind what was returned where it is the commit that has failed
         if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
             raise error_from_result(result)
