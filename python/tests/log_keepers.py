@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any, Protocol, Self
 from uuid import UUID, uuid4
@@ -12,7 +13,7 @@ from uuid import UUID, uuid4
 from pgmip._nats_servers import NatsServers
 from pgmip.replication import logs
 from pgmip.replication.embedded import EmbeddedLog
-from pgmip.replication.engine import Engine, Entry, Message, Place
+from pgmip.replication.engine import Engine, Entry, Message, Place, Unavailable
 from pgmip.testing import Cluster
 
 __all__ = [
@@ -152,5 +153,8 @@ async def append_again_and_again(log: Engine) -> None:
 async def made(keeper: Keeper) -> str:
     """A new log."""
     log = keeper.nowhere()
-    assert await logs.create(log, BEGINNING)
-    return log
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(Unavailable):  # a stream that is made may have to wait some seconds for its first leader
+                await logs.create(log, BEGINNING)
+                return log

@@ -5,8 +5,10 @@ test_replica_log.py.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -27,8 +29,10 @@ from log_keepers import (
 from relay import Relay, hang_up
 
 from pgmip._nats_servers import NatsServer, NatsServers, find_nats_server
+from pgmip.replication import jetstream_session
 from pgmip.replication.engine import Entry, Forked, Message, NoLog, Place, Refused, Unavailable, WentBack
 from pgmip.replication.jetstream_address import parse_address
+from pgmip.replication.jetstream_client import ApiError, Client
 from pgmip.replication.logs import create
 
 pytestmark = [
@@ -243,17 +247,82 @@ async def test_a_stream_that_is_made_anew(keeper: JetStreamKeeper, place: str, c
     assert await contents(connect()) == [b"2", b"3"]
 
 
-async def test_one_that_has_a_hole(keeper: JetStreamKeeper, place: str, connect: Open) -> None:
-    """As where a block of it is damaged at all servers."""
-    await connect().append([message(b"%d" % number) for number in range(4)])
+@pytest.mark.parametrize("position", [3, 5])
+async def test_one_that_has_a_hole(keeper: JetStreamKeeper, place: str, connect: Open, position: int) -> None:
+    """As where a block of it is damaged at all servers; the last message, too."""
+    log = connect()
+    await log.append([message(b"%d" % number) for number in range(4)])
+    known = await places(log)
     async with keeper.api(place) as (client, stream):
         config = (await client.api(f"STREAM.INFO.{stream}"))["config"]
-        subject = (await client.api(f"STREAM.MSG.GET.{stream}", seq=3))["message"]["subject"]
+        subject = (await client.api(f"STREAM.MSG.GET.{stream}", seq=position))["message"]["subject"]
         await client.api(f"STREAM.PURGE.{stream}", filter=subject)
         assert config["deny_delete"]
-    assert await connect().read(1, LARGE, wait=NOW) == [Entry(2, b"0")]
-    with pytest.raises(WentBack, match="has no entry at position 3"):
-        await connect().read(2, LARGE, wait=NOW)
+    before = known[position - 2]
+    assert (await log.read(1, LARGE, wait=NOW))[-1].position == before.position
+    for verb in (
+        log.read(before.position, LARGE, wait=NOW),
+        log.read(before.position, LARGE, wait=10, known=before),
+        log.read(position, LARGE, wait=NOW, known=known[position - 1]),
+        log.append([message()], known[position - 1]),
+        log.trim(1, known[position - 1]),
+    ):
+        with pytest.raises(WentBack, match=f"has no entry at position {position}, and has had one"):
+            await verb
+
+
+class Stale:
+    """What a server of the stream goes on answering that leads no more, and does not know that."""
+
+    def __init__(self, info: dict[str, Any], every: int) -> None:
+        """`every`: of so many answers one is this one's, the others are its successor's, of which it does not know."""
+        self._info, self._since = info, time.monotonic()
+        self._every, self._asked = every, 0
+        self._api = Client.api
+
+    async def __call__(self, client: Client, request: str, **parameters: Any) -> dict[str, Any]:
+        answer = self._api(client, request, **parameters)
+        self._asked += 1
+        if self._asked % self._every or not request.startswith(("STREAM.INFO", "STREAM.MSG.GET")):
+            return await answer
+        answer.close()
+        if "MSG" in request:
+            raise ApiError({"code": 404, "err_code": 10037, "description": "no message found"})
+        for peer in self._info["cluster"]["replicas"]:
+            peer["active"] += int((time.monotonic() - self._since) * 10**9)
+        self._since = time.monotonic()
+        return self._info
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+async def test_two_who_believe_that_they_lead(
+    keeper: JetStreamKeeper, place: str, connect: Open, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """Nobody is told that the log has gone back, or is another one, or that it ends before what was acknowledged."""
+    await connect().append([message(b"1")])
+    async with keeper.api(place) as (client, stream):
+        info = await client.api(f"STREAM.INFO.{stream}")
+    log = connect()
+    assert await log.append([message(b"2")]) == [3]
+    known = (await places(log))[-1]
+    before = known.position - 1
+    with monkeypatch.context() as patch:
+        stale = Stale(info, every)
+        patch.setattr(Client, "api", lambda client, request, **its: stale(client, request, **its))
+        for verb in (
+            lambda: log.end(),
+            lambda: log.append([message(b"3")], known),
+            lambda: log.read(known.position, LARGE, wait=NOW, known=known),
+            lambda: log.read(known.position, LARGE, wait=NOW),
+            lambda: log.trim(1, known),
+        ) * (1 if every == 1 else 3):
+            try:
+                answer = await verb()
+            except Unavailable:
+                continue
+            assert not isinstance(answer, int) or answer > before
+            assert answer != [before]
+    assert await log.end() >= known.position
 
 
 async def test_more_than_a_batch_has(connect: Open) -> None:
@@ -387,9 +456,87 @@ async def test_one_server_that_flushes_no_more(servers: NatsServers, place: str,
     assert await append(log, [message()]) != []
 
 
+class Monitoring(Relay):
+    """That of a server, as long as it is said how that is set up."""
+
+    def __init__(self, server: NatsServer) -> None:
+        super().__init__()
+        self._of = server
+        self.how = "well"
+
+    async def _relay(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        await from_client.readuntil(b"\r\n\r\n")
+        told = await asyncio.to_thread(self._of.ask, "varz")
+        answer = json.dumps([told] if self.how == "nonsense" else told).encode()
+        to_client.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer))
+        to_client.write(answer[:100] if self.how == "cut" else b"" if self.how == "silent" else answer)
+        to_client.close()
+        await to_client.wait_closed()
+
+
+@pytest.mark.parametrize("how", ["cut", "silent", "nonsense"])
+async def test_one_that_does_not_say_any_more(servers: NatsServers, place: str, connect: Open, how: str) -> None:
+    """For too long: it works, and may not flush."""
+    address = parse_address(place)
+    async with Monitoring(servers.servers[1]) as monitoring:
+        hosts = place.partition("?")[0]
+        log = connect(f"{hosts}?monitor={address.monitors[0]},{monitoring.port},{address.monitors[2]}", check_every=0.1)
+        await append(log, [message()])
+        monitoring.how = how
+        with pytest.raises(Unavailable, match="it is not seen whether the log is safe"):
+            async with asyncio.timeout(PATIENCE):
+                await append_again_and_again(log)
+        with pytest.raises(Unavailable, match="n2 does not say whether"):
+            await log.end()
+        monitoring.how = "well"
+        assert await append(log, [message()])
+
+
+async def test_a_look_that_fails_unforeseen(
+    place: str, connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is one that has seen nothing."""
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("unforeseen")
+
+    log = connect(check_every=0.1)
+    await append(log, [message()])
+    with monkeypatch.context() as patch:
+        patch.setattr(jetstream_session, "check_servers", fail)
+        with pytest.raises(Unavailable, match="it is not seen whether the log is safe: unforeseen"):
+            async with asyncio.timeout(PATIENCE):
+                await append_again_and_again(log)
+    assert await append(log, [message()])
+
+
+async def test_looks_that_fail_now_and_then(place: str, connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice in a row is not too long; nor is what nobody has noticed before it was well again."""
+    looks = 0
+
+    async def fail(*_: object) -> None:
+        nonlocal looks
+        looks += 1
+        if (looks % 3 and looks < 20) or 30 < looks < 40:
+            raise Unavailable("not now")
+
+    log = connect(check_every=0.01)
+    await append(log, [message()])
+    monkeypatch.setattr(jetstream_session, "check_servers", fail)
+    async with asyncio.timeout(PATIENCE):
+        while looks < 20:
+            assert await log.append([message()])
+        while looks < 50:  # noqa: ASYNC110 - another task
+            await asyncio.sleep(0.01)
+    assert await log.append([message()])
+
+
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
+        ({"subjects": ["other.*"]}, "subjects = "),
+        ({"deny_purge": True}, "deny_purge = true"),
+        ({"max_msg_size": 10**6}, "max_msg_size = 1000000"),
         ({"num_replicas": 1}, "num_replicas = 1"),
         ({"max_age": 10**12}, "max_age = 1000000000000"),
         ({"max_msgs": 5}, "max_msgs = 5"),
@@ -412,12 +559,15 @@ async def test_a_stream_that_may_lose_messages(
             await verb
 
 
-async def test_a_server_that_is_not_in_the_address(servers: NatsServers, place: str, connect: Open) -> None:
-    """Of which it is not known whether it flushes; a majority has to be."""
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_server_that_is_not_in_the_address(
+    servers: NatsServers, place: str, connect: Open, count: int
+) -> None:
+    """Of which it is not known whether it flushes."""
     address = parse_address(place)
-    monitor = address.monitors[0]
-    log = connect(f"nats://127.0.0.1:{servers.servers[0].client}/{address.stream}?monitor={monitor}")
-    with pytest.raises(Refused, match="the address has only: n1"):
+    hosts = ",".join(f"127.0.0.1:{server.client}" for server in servers.servers[:count])
+    log = connect(f"nats://{hosts}/{address.stream}?monitor={','.join(address.monitors[:count])}")
+    with pytest.raises(Refused, match=f"the address has only: {', '.join(['n1', 'n2'][:count])}$"):
         await log.end()
 
 

@@ -200,8 +200,9 @@ async def test_trim(connect: Open) -> None:
         with pytest.raises(Trimmed, match="begins at position 6"):
             await log.read(after, LARGE, wait=NOW)
     assert await contents(log, 5) == [each.content for each in written[4:]]
-    await log.trim(5)
-    await log.trim(3)
+    for upto in (5, 3, 0, -1, -1000):
+        await log.trim(upto)
+    assert await log.read(5, LARGE, wait=NOW), "nothing more"
     assert await log.append([message(b"10"), written[9]]) == [12, 11]
     await log.trim(1000)
     assert await log.end() == 12, "the last one stays"

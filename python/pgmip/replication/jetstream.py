@@ -20,9 +20,9 @@ goes back, and on to just that position, within the milliseconds in between.
 
 **Durable.** Any server of the stream is read from (`allow_direct`): each has carried out a beginning of what a majority
 has flushed, and nothing else. It may be late, and may for a while not have noticed that it has no part in the majority.
-So what is *not* there is asked of the leader; and what would end a replica, that the log ends before what was read, is
-asked behind a request that has been through the majority (`Session.agree`). A new leader answers nothing before it has
-carried out all that was acknowledged by the one before.
+So what is *not* there is asked of the leader. A leader, too, may be one that has a successor; what would end a replica,
+as that the log ends before what was read, is said only by what one says that is followed by a majority
+(`Session.settled`). A new leader answers nothing before it has carried out all that was acknowledged by the one before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .._extra import needed_for
 from .engine import Entry, LogError, Message, NoLog, Place, Refused, Unavailable
 from .following import check_follows
 from .jetstream_address import Address, parse_address
-from .jetstream_stream import BEGINNING, bounds_of, check_servers, check_stream, settings
+from .jetstream_stream import BEGINNING, check_servers, check_stream, settings
 
 with needed_for("a log in JetStream", "jetstream"):
     from .jetstream_client import ApiError, Client, Nobody, connect, told
@@ -121,18 +121,16 @@ class JetStreamLog:
 
     async def end(self) -> int:
         async with self._use() as session, self._in_time():
-            await session.agree()
-            bounds = await session.bounds()
+            bounds = await session.settled()
             check_follows(bounds.first, bounds.last, True, None)
             return bounds.ever
 
     async def trim(self, upto: int, known: Place | None = None) -> None:
         async with self._use() as session, self._in_time():
-            bounds = await session.bounds()
-            check_follows(bounds.first, bounds.last, True, None)
+            bounds = await session.begun()
             if known is not None:
                 await session.check_known(known)
-            await session.purge(min(upto, bounds.ever - 1) + 1)
+            await session.purge(max(0, min(upto, bounds.ever - 1)) + 1)  # before 0 would be all there is
 
     async def close(self) -> None:
         """End the connection."""
@@ -173,7 +171,7 @@ class JetStreamLog:
                 return []  # it is the server that is late
             del found[0]
         if not found or found[0].position != after + 1:
-            await session.check_after(after, bool(found))
+            await session.check_after(after)
             return []
         entries = _that_fit(found, max_bytes)
         (*_, last) = entries
@@ -248,9 +246,7 @@ async def _append(session: Session, messages: Sequence[Message], known: Place | 
 async def _last(session: Session, known: Place | None) -> int:
     """A position that is the last one as far as is known here; of a log that has that entry, and any at all."""
     if known is None:
-        bounds = await session.bounds()
-        check_follows(bounds.first, bounds.last, True, None)
-        return bounds.ever
+        return (await session.begun()).ever
     await session.check_known(known)
     return max(known.position, session.seen)
 
@@ -304,10 +300,10 @@ async def _create(client: Client, address: Address, beginning: Message, new: boo
     if info["config"]["metadata"][BEGINNING] != str(beginning.id):
         raise Refused("there is a log already, and it has another beginning")
     await check_servers(address, info)
-    bounds = bounds_of(info)
-    if bounds.ever == 0 and new:
-        return await _begun(Session(client, address, info), beginning)
-    check_follows(bounds.first, bounds.last, True, None)
+    session = Session(client, address, info)
+    if session.seen == 0 and new:
+        return await _begun(session, beginning)
+    await session.begun()
     return False
 
 

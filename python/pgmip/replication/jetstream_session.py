@@ -12,11 +12,12 @@ from uuid import UUID, uuid4
 
 from nats.aio.msg import Msg
 
+from .._text import text
 from .engine import Entry, LogError, Message, Place, Refused, Unavailable, WentBack
 from .following import check_after, check_follows
 from .jetstream_address import Address
 from .jetstream_client import ApiError, Client, answer_of, status_of, told
-from .jetstream_stream import Bounds, bounds_of, check_servers, check_stream, subjects_of, wake_subject
+from .jetstream_stream import Bounds, bounds_of, check_servers, check_stream, is_followed, subjects_of, wake_subject
 
 __all__ = ["Session", "open_session"]
 
@@ -27,6 +28,9 @@ _NO_MESSAGE = 10037
 _ENDS = (204, 404, 503)  # of a batch, of the stream, and that no server can be read from yet
 _MOST_READ = 256  # at once
 _ITS_HEADERS = 1024  # bytes, with the subject, which JetStream counts as well
+_SETTLING = 2.0  # seconds for a leader to hear a majority, which it does every second
+_PAUSE = 0.01  # seconds
+_MOST_FAILURES = 3  # in a row, of looks whether it still loses nothing
 
 
 async def open_session(client: Client, address: Address, check_every: float) -> Session:
@@ -55,7 +59,7 @@ class Session:
         """Whether there was an entry, or the connection was lost, since this was cleared."""
         self.seen = bounds_of(info).ever
         """A position that the log has come to, or had before it went back."""
-        self._refused: Refused | None = None
+        self._unsafe: LogError | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def begin(self, check_every: float) -> None:
@@ -65,8 +69,8 @@ class Session:
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
-        await self.client.close()
         self.woken.set()
+        await self.client.close()
 
     async def sleep(self, longest: float) -> None:
         """Until there may be something."""
@@ -75,15 +79,54 @@ class Session:
                 await self.woken.wait()
 
     def check_safe(self) -> None:
-        """Raise Refused where it has been seen that messages may be lost."""
-        if self._refused is not None:
-            raise self._refused
+        """Raise Refused where it has been seen that messages may be lost, Unavailable where that has not been seen for
+        too long.
+        """
+        if self._unsafe is not None:
+            raise self._unsafe
 
     # -- what is asked of the stream's leader --------------------------------------------------------------------
 
     async def bounds(self) -> Bounds:
-        """As the leader knows them. Raises Unavailable where the stream has been made anew: then open it again."""
-        info = await self.client.api(f"STREAM.INFO.{self._stream}")
+        """As a leader knows them, be it one that has a successor already. Raises Unavailable where the stream has been
+        made anew: then open it again.
+        """
+        return self._bounds(await self._info())
+
+    async def begun(self) -> Bounds:
+        """Likewise. Raises WentBack where it is empty."""
+        bounds = await self.bounds()
+        if bounds.last is None:
+            bounds = await self.settled()
+            check_follows(bounds.first, bounds.last, True, None)
+        return bounds
+
+    async def settled(self) -> Bounds:
+        """With all that was acknowledged before: by these a log may be said to have lost something. Raises Unavailable
+        where servers disagree on who leads.
+
+        A leader that has a successor may go on answering. It cannot know what that one has acknowledged, and it hears
+        no majority from when that one was elected. So who answers counts if it has heard one since that one, if there
+        is one, has answered. (How long ago alone does not tell: a server may elect another leader at any moment after
+        it was heard, as only one that has not heard the leader asks for that.)
+        """
+        time = asyncio.get_running_loop().time
+        await self.agree()
+        agreed = time()
+        while True:
+            await self.agree()  # it hears the others now, and not only at the next heartbeat
+            within = time() - agreed
+            info = await self._info(deleted_details=True)
+            if is_followed(info, within):
+                return self._bounds(info)
+            if within > _SETTLING:
+                raise Unavailable("the stream's leader is not followed by a majority of its servers")
+            await asyncio.sleep(_PAUSE)
+
+    async def _info(self, **parameters: Any) -> dict[str, Any]:
+        return await self.client.api(f"STREAM.INFO.{self._stream}", **parameters)
+
+    def _bounds(self, info: Mapping[str, Any]) -> Bounds:
         if subjects_of(info["config"]) != self._subjects:
             raise _made_anew()
         bounds = bounds_of(info)
@@ -101,36 +144,31 @@ class Session:
         await self.client.api(f"STREAM.PURGE.{self._stream}", seq=before, filter=f"{self._subjects}*")
 
     async def check_known(self, known: Place) -> None:
-        """Raise WentBack, Forked or Trimmed where the log has not got that entry."""
-        if await self._has(known):
+        """Raise WentBack, Forked or Trimmed where the log has not got that entry; Unavailable."""
+        if _is_at(known, await self._at(known.position)):
             return
-        await self.agree()
-        bounds = await self.bounds()
-        check_follows(bounds.first, bounds.last, await self._has(known), known)
+        bounds = await self.settled()
+        entry = await self._at(known.position)
+        if entry is None:
+            _check_hole(bounds, known.position)
+            if _is_within(bounds, known.position):
+                raise Unavailable(f"the stream's servers disagree on whether there is position {known.position}")
+        check_follows(bounds.first, bounds.last, _is_at(known, entry), known)
 
-    async def check_after(self, after: int, gap: bool) -> None:
-        """Raise WentBack or Trimmed where it cannot be read on behind that position. `gap`: whether the next entry was
-        missing where the one behind it was not.
-        """
-        missing = gap and await self._at(after + 1) is None
+    async def check_after(self, after: int) -> None:
+        """Raise WentBack or Trimmed where it cannot be read on behind that position, from which nothing has come."""
         bounds = await self.bounds()
-        if bounds.last is None or bounds.last < after:
-            await self.agree()
-            bounds = await self.bounds()
+        if not _goes_on(bounds, after):
+            bounds = await self.settled()
         check_follows(bounds.first, bounds.last, True, None)
         assert bounds.first is not None and bounds.last is not None  # noqa: PT018
         check_after(bounds.first, bounds.last, after)
-        if missing:  # and not because it has been trimmed
-            raise WentBack(f"the log has no entry at position {after + 1}, and goes on behind it: it has lost messages")
+        _check_hole(bounds, after + 1)
 
     async def positions(self, messages: Iterable[Message]) -> dict[UUID, int]:
         """Of those that it has, by their ids."""
         found = {message.id: await self._get(last_by_subj=self._subject(message.id)) for message in messages}
         return {id: int(entry["seq"]) for id, entry in found.items() if entry is not None}
-
-    async def _has(self, known: Place) -> bool:
-        entry = await self._at(known.position)
-        return entry is not None and _stamp_in(base64.b64decode(entry.get("hdrs", ""))) == str(known.stamp)
 
     async def _at(self, position: int) -> dict[str, Any] | None:
         return await self._get(seq=position)
@@ -196,21 +234,49 @@ class Session:
 
     async def _look_again(self, every: float) -> None:
         """Whether it still loses nothing, all the time: its servers may have been started again with other settings."""
+        failures = 0
         while True:
             await asyncio.sleep(every)
             try:
                 with told():
-                    info = await self.client.api(f"STREAM.INFO.{self._stream}")
+                    info = await self._info()
                     check_stream(info)
                     await check_servers(self._address, info)
             except Refused as error:
-                self._refused = error
-            except LogError:
-                pass  # whoever does something there notices
+                self._unsafe = error
+            except Exception as error:  # whatever it is, this goes on
+                failures += 1
+                if failures >= _MOST_FAILURES and self._unsafe is None:
+                    self._unsafe = Unavailable(f"it is not seen whether the log is safe: {text(error)}")
+            else:
+                failures = 0
+                if isinstance(self._unsafe, Unavailable):
+                    self._unsafe = None
 
 
 def _made_anew() -> Unavailable:
     return Unavailable("the stream has been made anew")
+
+
+def _goes_on(bounds: Bounds, after: int) -> bool:
+    """Whether there surely is an entry behind that position, or one may come."""
+    if bounds.first is None or bounds.last is None:
+        return False
+    return bounds.first <= after + 1 <= bounds.last + 1 and not (bounds.holes and after < bounds.last)
+
+
+def _is_within(bounds: Bounds, position: int) -> bool:
+    return bounds.first is not None and bounds.first <= position <= bounds.ever
+
+
+def _check_hole(bounds: Bounds, position: int) -> None:
+    if position in bounds.deleted:
+        raise WentBack(f"the log has no entry at position {position}, and has had one there: it has lost messages")
+
+
+def _is_at(known: Place, entry: Mapping[str, Any] | None) -> bool:
+    """Whether it is that one, as the stream has it."""
+    return entry is not None and _stamp_in(base64.b64decode(entry.get("hdrs", ""))) == str(known.stamp)
 
 
 def _stamp_in(headers: bytes) -> str | None:
