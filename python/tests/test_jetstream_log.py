@@ -8,9 +8,11 @@ import asyncio
 import json
 import random
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -581,3 +583,116 @@ async def test_what_is_no_log(keeper: JetStreamKeeper, place: str, connect: Open
         await connect().end()
     with pytest.raises(Refused, match="stream other is not a log"):
         await create(keeper.servers.address("other"), BEGINNING)
+
+
+# -- how it is connected to ----------------------------------------------------------------------------------------
+
+
+async def test_nothing_stays_of_what_was_cancelled(servers: NatsServers, connect: Open) -> None:
+    """At whatever moment, and while it cleans up as well."""
+
+    def connections() -> int:
+        return sum(int(server.ask("varz")["connections"]) for server in servers.servers)
+
+    before = await asyncio.to_thread(connections)
+    for number in range(150):
+        log = connect()
+        for verb in (log.append([message()]), log.close()):
+            task = asyncio.ensure_future(verb)
+            for _ in range(number // 2):
+                await asyncio.sleep(0)
+            for _ in range(1 + number % 2):
+                await asyncio.sleep(0)
+                task.cancel()
+            with suppress(asyncio.CancelledError, Unavailable):
+                await task
+    async with asyncio.timeout(PATIENCE):
+        while await asyncio.to_thread(connections) > before:  # noqa: ASYNC110 - at servers
+            await asyncio.sleep(0.1)
+
+
+class Greeter(Relay):
+    """Says what a server says first, and hears what it is told of who connects."""
+
+    def __init__(self, **info: Any) -> None:
+        super().__init__()
+        self._info = {"server_id": "x", "version": "2.15.2", "max_payload": 1000, "headers": True, **info}
+        self.heard: list[bytes] = []
+
+    async def _relay(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        to_client.write(b"INFO %s\r\n" % json.dumps(self._info).encode())
+        self.heard.append(await from_client.readline())
+        await hang_up(to_client)
+
+    def told(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.heard[0].removeprefix(b"CONNECT "))
+        return told
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ("u:p%40%2F%25", {"user": "u", "pass": "p@/%"}),
+        ("u:[:#", {"user": "u", "pass": "[:#"}),
+        ("t%3A", {"auth_token": "t:"}),
+    ],
+)
+async def test_passwords(connect: Open, known: str, told: dict[str, str]) -> None:
+    async with Greeter(auth_required=True) as greeter:
+        with pytest.raises(Unavailable) as raised:
+            await connect(f"nats://{known}@127.0.0.1:{greeter.port}/log").end()
+        assert told.items() <= greeter.told().items()
+        for one in (*told.values(), known):
+            assert len(one) == 1 or one not in str(raised.value)
+
+
+@pytest.mark.parametrize("known", ["u:secret", "secret"])
+async def test_no_password_is_sent_in_clear(connect: Open, known: str) -> None:
+    """Nor anything else, where TLS is asked for, and the server, or who stands in between, has none."""
+    async with Greeter(auth_required=True) as greeter:
+        with pytest.raises(Refused, match="does not ask for TLS"):
+            await connect(f"tls://{known}@127.0.0.1:{greeter.port}/log").end()
+        async with asyncio.timeout(PATIENCE):
+            while not greeter.heard:  # noqa: ASYNC110 - another task
+                await asyncio.sleep(0.01)
+        assert greeter.heard == [b""]
+
+
+_SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
+_CREDENTIALS = """-----BEGIN NATS USER JWT-----
+a.b.c
+------END NATS USER JWT------
+
+-----BEGIN USER NKEY SEED-----
+{}
+------END USER NKEY SEED------
+"""
+
+
+async def test_credentials(connect: Open, tmp_path: Path) -> None:
+    pytest.importorskip("nkeys")
+    file = tmp_path / "its.creds"
+    async with Greeter(auth_required=True, nonce="once") as greeter:
+        for seed, error in ((_SEED, Unavailable), ("SUA", Refused)):
+            file.write_text(_CREDENTIALS.format(seed))
+            with pytest.raises(error):
+                await connect(f"nats://127.0.0.1:{greeter.port}/log?credentials={file}").end()
+        assert greeter.told()["jwt"] == "a.b.c"
+        assert greeter.told()["sig"]
+
+
+async def test_credentials_that_are_none(connect: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "its.creds"
+    log = connect(f"nats://127.0.0.1:1/log?credentials={file}")
+    with pytest.raises(Refused, match=r"credentials cannot be read: .*No such file"):
+        await log.end()
+    file.write_bytes(b"\xff")
+    with pytest.raises(Refused, match="credentials cannot be read"):
+        await log.end()
+    file.write_text("garbage")
+    with pytest.raises(Refused, match="there are no credentials in"):
+        await create(f"nats://127.0.0.1:1/log?credentials={file}", BEGINNING)
+    file.write_text(_CREDENTIALS.format(_SEED))
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    with pytest.raises(Refused, match="credentials=FILE needs nkeys"):
+        await log.end()

@@ -11,12 +11,16 @@ import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import nats.errors
 from nats.aio.client import Client as Nats
+from nats.aio.client import RawCredentials
 from nats.aio.msg import Msg
 
+from .._cancellation import obeyed, uninterrupted
+from .._extra import missing
 from .._text import text
 from .engine import LogError, NoLog, Refused, Unavailable
 from .jetstream_address import Address
@@ -28,6 +32,7 @@ _STREAM_NOT_FOUND = 10059
 _CLOSE = 1.0  # seconds; there may be nobody to take what is still to be sent
 _UNLIMITED = 0
 _TO_BE_TRIED_AGAIN = (408, 429)
+_PARTS_OF_CREDENTIALS = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
 
 class ApiError(Exception):
@@ -54,7 +59,7 @@ class Nobody(Unavailable):
 class Client:
     """A connection."""
 
-    def __init__(self, connection: Nats, answer: float) -> None:
+    def __init__(self, connection: _Connection, answer: float) -> None:
         """Use `connect`."""
         self._connection = connection
         self.answer = answer
@@ -114,10 +119,9 @@ class Client:
         await self.listen(f"{self._inbox}.*", self._hear)
 
     async def close(self) -> None:
+        """Raises nothing but a cancellation, which has to wait for it."""
         self.end()
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-            async with asyncio.timeout(_CLOSE):
-                await self._connection.close()
+        await uninterrupted(self._connection.leave())
 
     def end(self) -> None:
         """Whoever waits for an answer waits no more."""
@@ -158,9 +162,30 @@ class Client:
             answers.put_nowait(msg)
 
 
+class _Connection(Nats):
+    """The library's, where it has to be told what to do."""
+
+    async def leave(self) -> None:
+        """Raises nothing, whatever it has come to."""
+        try:
+            async with asyncio.timeout(_CLOSE):
+                await self.close()
+        except Exception:  # where it was never connected the library asserts that it was
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]
+
+    def _connect_command(self) -> bytes:
+        """What it says of itself, with its password. Raises Refused where that would be in clear, and is not to be."""
+        assert self._current_server is not None
+        if self._current_server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
+            raise Refused("the NATS server does not ask for TLS, and --log does", hint="set tls there, or say nats://")
+        return super()._connect_command()
+
+
 async def connect(address: Address, server: str, answer: float) -> Client:
-    """To one of the servers, within so many seconds. Raises Unavailable."""
-    connection = Nats()
+    """To one of the servers, within so many seconds. Raises Unavailable and Refused."""
+    credentials = None if address.credentials is None else _credentials(address.credentials)
+    connection = _Connection()
     client = Client(connection, answer)
 
     async def on_closed() -> None:
@@ -173,7 +198,7 @@ async def connect(address: Address, server: str, answer: float) -> Client:
     try:
         with told():
             async with asyncio.timeout(answer):
-                await connection.connect(
+                connecting = connection.connect(
                     [server],
                     name=_NAME,
                     allow_reconnect=False,
@@ -182,16 +207,38 @@ async def connect(address: Address, server: str, answer: float) -> Client:
                     reconnect_time_wait=0,
                     closed_cb=on_closed,
                     error_cb=on_error,
-                    user_credentials=address.credentials,
+                    user=address.user,
+                    password=address.password,
+                    token=address.token,
+                    user_credentials=credentials,
                 )
+                await obeyed(connecting)
                 await client.begin()
     except Unavailable as error:
         await client.close()
-        raise Unavailable(f"NATS cannot be reached: {text(failures[0] if failures else error)}") from error
-    except BaseException:
+        told_first = text(failures[0]) if failures else text(error)
+        raise Unavailable(f"NATS cannot be reached: {told_first or 'no answer in time'}") from error
+    except ModuleNotFoundError as error:
         await client.close()
+        raise Refused(missing("credentials=FILE", error.name, "jetstream")) from error
+    except BaseException as error:
+        await client.close()
+        if credentials is not None and isinstance(error, Exception) and not isinstance(error, LogError):
+            raise Refused(f"the credentials are none: {text(error) or type(error).__name__}") from error
         raise
     return client
+
+
+def _credentials(file: str) -> RawCredentials:
+    """What is in that file. Raises Refused."""
+    try:
+        found = Path(file).read_text()
+    except (OSError, ValueError) as error:
+        raise Refused(f"the credentials cannot be read: {text(error)}") from error
+    # The library looks for these, and for the first one without an end.
+    if not all(part in found for part in _PARTS_OF_CREDENTIALS):
+        raise Refused(f"there are no credentials in {file}", hint="give the file that nsc makes for a user")
+    return RawCredentials(found)
 
 
 def answer_of(msg: Msg) -> dict[str, Any]:
