@@ -31,7 +31,7 @@ from log_keepers import (
 from relay import Relay, hang_up
 
 from pgmip._nats_servers import NatsServer, NatsServers, find_nats_server
-from pgmip.replication import jetstream_session
+from pgmip.replication import jetstream, jetstream_session
 from pgmip.replication.engine import Entry, Forked, Message, NoLog, Place, Refused, Unavailable, WentBack
 from pgmip.replication.jetstream_address import parse_address
 from pgmip.replication.jetstream_client import ApiError, Client
@@ -410,6 +410,37 @@ async def test_a_server_that_says_nothing(servers: NatsServers, place: str, conn
             assert await read(connect(), 1) == [Entry(2, b"1")]
     finally:
         servers.servers[0].resume()
+
+
+class Slow(Cutting):
+    """A way that takes as long as it takes."""
+
+    async def _forward(self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 14):
+            writer.write(data)
+            await writer.drain()
+            await asyncio.sleep(len(data) / 2e6)
+
+
+async def test_a_long_message_on_a_slow_way(
+    servers: NatsServers, place: str, connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comes to its end, though that takes longer than a single answer may, and reading goes on meanwhile."""
+    monkeypatch.setattr(jetstream, "_LONGEST_ANSWER", 0.3)
+    async with Slow(servers.servers[0].client) as relay:
+        address = parse_address(place)
+        hosts = f"127.0.0.1:{relay.port},127.0.0.1:1,127.0.0.1:1"
+        log = connect(f"nats://{hosts}/{address.stream}?monitor={','.join(address.monitors)}")
+        reading = asyncio.create_task(read_on(log))
+        assert await append(log, [message(bytes(2_000_000))]) == [2]
+        async with asyncio.timeout(PATIENCE):
+            assert (await reading).position == 2
+
+
+async def read_on(log: Log) -> Entry:
+    while not (found := await read(log, 1)):
+        pass
+    return found[0]
 
 
 async def test_no_log(keeper: JetStreamKeeper) -> None:

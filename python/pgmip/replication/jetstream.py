@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -42,7 +43,7 @@ from .jetstream_address import Address, parse_address
 from .jetstream_stream import BEGINNING, check_servers, check_stream, settings
 
 with needed_for("a log in JetStream", "jetstream"):
-    from .jetstream_client import ApiError, Client, Nobody, connect, told
+    from .jetstream_client import ApiError, Client, Late, Nobody, connect, told
     from .jetstream_session import Session, open_session
 
 __all__ = ["JetStreamLog", "create"]
@@ -60,6 +61,7 @@ _MAX_PAYLOAD = 31 << 20  # JetStream stores nothing that has 32 MB, whatever its
 _MOST_APPENDED = 1000  # at once: what a batch of JetStream may have
 _MOST_BYTES = 16 << 20
 _LONGEST_ANSWER = 3.0  # seconds. A leader that is lost has a successor after four to nine.
+_LATE = 3  # answers in a row: with less it is rather the leader that is lost than the way to it that is slow
 _PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds
 
 
@@ -82,6 +84,7 @@ class JetStreamLog:
         self._opening = asyncio.Lock()
         self._session: Session | None = None
         self._server = random.randrange(len(self._address.servers))
+        self._late: Counter[str] = Counter()  # answers in a row, by verb
         self._max_payload = _DEFAULT_MAX_PAYLOAD
         self._size_of: dict[Place, int] = {}  # of the entry that was read last
 
@@ -92,7 +95,7 @@ class JetStreamLog:
 
     async def append(self, messages: Sequence[Message], known: Place | None = None) -> Sequence[int]:
         """A look at `known`, and one more round trip, with two flushes in a row. More if others append meanwhile."""
-        async with self._use() as session, self._in_time():
+        async with self._use("append") as session, self._in_time():
             self._check_size(messages)
             return await _append(session, messages, known)
 
@@ -103,7 +106,7 @@ class JetStreamLog:
         end = loop.time() + wait
         pause = _PAUSE
         while True:
-            async with self._use() as session:
+            async with self._use("read") as session:
                 session.woken.clear()
                 entries = await self._read(session, after, max_bytes, known)
                 if entries:
@@ -120,13 +123,13 @@ class JetStreamLog:
                     await session.sleep(min(self._poll, left))
 
     async def end(self) -> int:
-        async with self._use() as session, self._in_time():
+        async with self._use("end") as session, self._in_time():
             bounds = await session.settled()
             check_follows(bounds.first, bounds.last, True, None)
             return bounds.ever
 
     async def trim(self, upto: int, known: Place | None = None) -> None:
-        async with self._use() as session, self._in_time():
+        async with self._use("trim") as session, self._in_time():
             bounds = await session.begun()
             if known is not None:
                 await session.check_known(known)
@@ -179,16 +182,19 @@ class JetStreamLog:
         return entries
 
     @contextlib.asynccontextmanager
-    async def _use(self) -> AsyncIterator[Session]:
+    async def _use(self, verb: str) -> AsyncIterator[Session]:
         """The session. It is given up where a LogError is raised within the block, as is what the libraries raise."""
         session = await self._opened()
         try:
             with told():
                 session.check_safe()
                 yield session
-        except LogError:
+        except LogError as error:
+            if isinstance(error, Late):
+                self._late[verb] += 1
             await self._give_up(session)
             raise
+        self._late[verb] = 0
 
     @contextlib.asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
@@ -203,9 +209,18 @@ class JetStreamLog:
                 with told():
                     async with self._in_time():
                         client, self._server = await _connected(self._address, self._server, self._patience)
+                        client.answer = self._answer
                         self._session = await open_session(client, self._address, self._check_every)
                 self._max_payload = client.max_payload
             return self._session
+
+    @property
+    def _answer(self) -> float:
+        """For how long a new connection waits for one, in seconds. A long message takes its time on its way: where all
+        of a verb's are late it is twice as long each time.
+        """
+        doubled = max(0, max(self._late.values(), default=0) + 1 - _LATE)
+        return min(self._patience, _LONGEST_ANSWER * 2.0 ** min(doubled, 10))
 
     async def _give_up(self, session: Session) -> None:
         """The next one who needs one has another; whoever is using it is told that it is lost."""

@@ -25,7 +25,7 @@ from .._text import text
 from .engine import LogError, NoLog, Refused, Unavailable
 from .jetstream_address import Address
 
-__all__ = ["ApiError", "Client", "Nobody", "answer_of", "connect", "status_of", "told"]
+__all__ = ["ApiError", "Client", "Late", "Nobody", "answer_of", "connect", "status_of", "told"]
 
 _NAME = "pgmip replica log"
 _STREAM_NOT_FOUND = 10059
@@ -54,6 +54,10 @@ class ApiError(Exception):
 
 class Nobody(Unavailable):
     """Nobody has heard the request: nothing comes of it."""
+
+
+class Late(Unavailable):
+    """There was no answer in time, or not the whole of it."""
 
 
 class Client:
@@ -151,7 +155,7 @@ class Client:
             async with asyncio.timeout(self.answer):
                 msg = await answers.get()
         except TimeoutError:
-            raise Unavailable(f"no answer for {self.answer:g} seconds") from None
+            raise Late(f"no answer for {self.answer:g} seconds") from None
         if msg is None:
             raise _lost()
         return msg
