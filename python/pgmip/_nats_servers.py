@@ -137,6 +137,10 @@ class NatsServers:
         """The sequence number of the last message that any of them has."""
         return max(int(detail["state"]["last_seq"]) for detail in self._details(stream))
 
+    def counts(self, stream: str) -> set[int]:
+        """How many messages any of them has."""
+        return {int(detail["state"]["messages"]) for detail in self._details(stream)}
+
     def _details(self, stream: str) -> Iterator[dict[str, Any]]:
         """What each says of it, if it says anything."""
         for server in self.servers:

@@ -260,6 +260,9 @@ async def test_one_that_has_a_hole(keeper: JetStreamKeeper, place: str, connect:
         subject = (await client.api(f"STREAM.MSG.GET.{stream}", seq=position))["message"]["subject"]
         await client.api(f"STREAM.PURGE.{stream}", filter=subject)
         assert config["deny_delete"]
+        async with asyncio.timeout(PATIENCE):
+            while await asyncio.to_thread(keeper.servers.counts, stream) != {4}:  # noqa: ASYNC110 - at servers
+                await asyncio.sleep(0.1)
     before = known[position - 2]
     assert (await log.read(1, LARGE, wait=NOW))[-1].position == before.position
     for verb in (
