@@ -141,9 +141,10 @@ class Record:
 
 
 def read_replica(conninfo: str) -> Replica:
-    """As of one snapshot."""
+    """As of one snapshot, which a TRUNCATE behind it would take rows from: so with locks, for which it may be ended."""
     with psycopg.connect(conninfo) as conn:
         conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        conn.execute(f"LOCK TABLE {', '.join(TABLES)} IN ACCESS SHARE MODE".encode())
         conn.execute("SET LOCAL statement_timeout = '60s'")
         return read(conn)
 
