@@ -164,8 +164,14 @@ mip_replica_leave(PG_FUNCTION_ARGS)
 Datum
 mip_wait_for(PG_FUNCTION_ARGS)
 {
+	int64		position = PG_GETARG_INT64(0);
+
 	require_replicated();
-	mip_wait_for_position(PG_GETARG_INT64(0));
+	if (position < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("no position of a log is negative")));
+	mip_wait_for_position(position);
 	PG_RETURN_VOID();
 }
 

@@ -435,7 +435,8 @@ publish_fence(const MipRequest *request)
 	mip_positions_load();
 	mip_peers_slow_down();
 	message = make_message(MIP_MESSAGE_FENCE, mip_request_encode(request, 0, NULL), 0);
-	if (publish_and_wait(&message, true) == 0)
+	/* A refusal comes all the same if it is in the log. */
+	if (publish_and_wait(&message, request->entry == NULL) == 0)
 		refused();				/* something that it holds is in the way */
 }
 

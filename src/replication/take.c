@@ -125,10 +125,18 @@ xact_callback(XactEvent event, void *arg)
 		me = 0;
 }
 
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		me = 0;
+}
+
 void
 mip_take_init(void)
 {
 	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
 }
 
 void

@@ -230,6 +230,17 @@ $s{a}->finish;
 is(scalar waiting('a', 0), 0, 'not once it is here');
 same('takers that go');
 
+# ... or takes it back
+$s{a}->send_sql('UPDATE parent SET v = 8 WHERE id = 12');
+$node{a}->poll_query_until('postgres', 'SELECT waiting = 1 FROM mip.replication');
+is($taker->sql('BEGIN; SAVEPOINT x; SELECT count(*) FROM mip.replica_take(timeout_ms => 10000); ROLLBACK TO x; COMMIT'), '1', 'what is taken in a savepoint');
+is($taker->sql('SELECT count(*) FROM mip.replica_take(timeout_ms => 0)'), '1', '... that is rolled back is taken again');
+take('a');
+receive('a');
+$s{a}->finish;
+same('takers that roll back');
+$s{a}->refused('SELECT mip.wait_for(-1)', '22023', 'a position that there is not');
+
 # what is too long for the log
 for my $taken (0, 1)
 {

@@ -291,6 +291,16 @@ is(fenced($s{c}, 'c', "SELECT mip.refuse('never', 8, '{}')") =~ /MP001|^f/, 1, '
 is(fenced($s{c}, 'c', "SELECT mip.refuse('never', 9, '{}')") =~ /MP001/, 1, 'nor can any other one');
 is(kept('a', 'never'), '7 postgres aborted, 8 what another postgres', 'nothing is noted then');
 
+for my $case (["SELECT mip.refuse('cancelled', 7, '{}')", '08007', '7 postgres aborted'], ["SELECT mip.instances('looked for')", '57014', ''])
+{
+	$s{a}->send_sql($case->[0]);
+	take('a');
+	mip_sql($node{a}, 'SELECT pg_cancel_backend(' . $s{a}->pid . ')');
+	$s{a}->ends_refused($case->[1], "cancelled, and in the log: $case->[0]");
+	receive($_) for sort keys %node;
+	is(kept('b', $case->[2] ? 'cancelled' : 'looked for'), $case->[2], '... where it is noted, or not');
+}
+
 attempted($s{b}, 'begun', 1, 15);
 is(fenced($s{a}, 'a', "SELECT mip.refuse('begun', 1, '{}')"), 't', 'one that has begun elsewhere is refused');
 $s{b}->refused("SELECT mip.commit_one_phase('what', 'late')", '(?:MP005|57P01)', 'it is doomed there');
