@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,8 @@ async def _transaction(pool: AsyncConnectionPool, keys: Sequence[int], outcome: 
 async def _offer(conninfos: Sequence[str], load: float, seconds: float, chance: random.Random) -> _Outcome:
     """Transactions come when they come, whether or not those before have ended."""
     outcome = _Outcome()
+    # Who is in the way of what is applied loses his session.
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
     pools = [AsyncConnectionPool(where, min_size=4, max_size=SESSIONS, open=False) for where in conninfos]
     for pool in pools:
         await pool.open(wait=True)
