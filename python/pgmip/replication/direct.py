@@ -1,5 +1,5 @@
-"""Statements of the agent's own, straight through libpq: at half the processor time of psycopg's cursors, which
-convert anybody's parameters and results.
+"""Statements of the agent's own, straight through libpq: at two thirds of the processor time of psycopg's cursors,
+which convert anybody's parameters and results.
 """
 
 from __future__ import annotations
