@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from log_keepers import BEGINNING, LARGE, NOW, append_again_and_again, contents, message
+from log_keepers import BEGINNING, LARGE, NOW, append_again_and_again, contents, message, places
 from proxy import Fault, Mode, Proxy
 
 from pgmip.replication import embedded
@@ -204,16 +204,94 @@ async def test_readers_look_by_themselves(
         assert len(await reading) == 1
 
 
-async def test_readers_do_not_look_in_vain(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is known to be there that they have not read."""
-    looked = count()
-    look = embedded._entries
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """How often a log has been read, so far."""
+    looks, look = count(), embedded._entries
 
     async def counted(*parameters: Any) -> Any:
-        next(looked)
+        next(looks)
         return await look(*parameters)
 
     monkeypatch.setattr(embedded, "_entries", counted)
+    return looks
+
+
+async def test_who_appends_need_not_look(connect: Open, looked: Iterator[int]) -> None:
+    """Whichever comes first, the end of the append or a notification of it."""
+    (known,) = (entry.place for entry in await connect().read(0, LARGE, wait=NOW))
+    log = connect(poll=60)
+    async with asyncio.timeout(30):
+        for number in range(50):
+            assert known is not None
+            reading = asyncio.create_task(log.read(known.position, LARGE, wait=60, known=known))
+            await asyncio.sleep(random.choice([0, 0.01]))
+            await log.append([message(b"%d" % number), message()], known)
+            *_, known = (entry.place for entry in await reading)
+    assert next(looked) <= 3
+    assert [place.position for place in await places(log)] == list(range(1, 102))
+
+
+async def test_who_does_not_know_what_he_has_appended_looks(
+    connect: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and not at the next notification: there was one."""
+
+    async def unanswered(_conn: Any, work: Awaitable[Any]) -> None:
+        await work
+        await asyncio.sleep(0.2)
+        raise psycopg.OperationalError("the connection is lost")
+
+    log = connect(poll=60)
+    (known,) = await places(log)
+    async with asyncio.timeout(30):
+        assert await log.read(1, LARGE, wait=NOW) == []
+        reading = asyncio.create_task(log.read(1, LARGE, wait=60, known=known))
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr(embedded, "uncancelled", unanswered)
+        with pytest.raises(Unavailable):
+            await log.append([message(b"mine")], known)
+        assert await reading == [Entry(2, b"mine")]
+
+
+@pytest.mark.parametrize("by", ["itself", "another"])
+async def test_what_is_appended_while_there_was_nothing_yet(
+    connect: Open, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    look = embedded._entries
+
+    async def late(conn: Any, *parameters: Any) -> Any:
+        found = await look(conn, *parameters)
+        looked.set()
+        await appended.wait()
+        await conn.execute("SELECT")  # with the notification
+        return found
+
+    monkeypatch.setattr(embedded, "_entries", late)
+    looked, appended = asyncio.Event(), asyncio.Event()
+    log = connect(poll=60)
+    async with asyncio.timeout(30):
+        reading = asyncio.create_task(log.read(1, LARGE, wait=60))
+        await looked.wait()
+        await (log if by == "itself" else connect()).append([message(b"1")])
+        appended.set()
+        assert await reading == [Entry(2, b"1")]
+
+
+async def test_what_anybody_may_notify(connect: Open, cluster: Cluster, database: str, looked: Iterator[int]) -> None:
+    log = connect(poll=60)
+    async with asyncio.timeout(30):
+        assert await log.read(1, LARGE, wait=NOW) == []
+        reading = asyncio.create_task(log.read(1, LARGE, wait=60))
+        for payload in ("", "much", "9" * 5000, "-1", "7"):
+            cluster.run_sql(f"SELECT pg_notify('mip_log', '{payload}')", dbname=database)
+        await connect().append([message()])
+        assert [entry.position for entry in await reading] == [2]
+    assert next(looked) <= 10
+
+
+async def test_readers_do_not_look_in_vain(connect: Open, looked: Iterator[int]) -> None:
+    """Where nothing is known to be there that they have not read."""
     log, other = connect(poll=60), connect()
     async with asyncio.timeout(30):
         for position in range(2, 12):
@@ -312,6 +390,6 @@ async def test_a_schema_that_is_no_log(cluster: Cluster) -> None:
 
 
 async def test_another_releases_log(connect: Open, cluster: Cluster, database: str) -> None:
-    cluster.run_sql("UPDATE mip_log.log SET version = 3", dbname=database)
-    with pytest.raises(Refused, match="version 3"):
+    cluster.run_sql("UPDATE mip_log.log SET version = 99", dbname=database)
+    with pytest.raises(Refused, match="version 99"):
         await connect().end()

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,50 @@ async def test_a_connection_lost_in_an_append(
             written += [each.content for each in batch]
         assert unknown > 0
     assert await contents(connect()) == written
+
+
+async def test_who_appends_need_not_look(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever comes first, the end of the append or the leader's word of it."""
+    looks, look = count(), jetstream_session.Session.entries
+
+    async def counted(*parameters: Any) -> Any:
+        next(looks)
+        return await look(*parameters)
+
+    (known,) = await places(connect())
+    monkeypatch.setattr(jetstream_session.Session, "entries", counted)
+    log = connect(poll=60)
+    async with asyncio.timeout(PATIENCE):
+        for number in range(50):
+            reading = asyncio.create_task(log.read(known.position, LARGE, wait=60, known=known))
+            await asyncio.sleep(0.01)
+            await append(log, [message(b"%d" % number), message()], known)
+            known = (await reading)[-1].place
+        assert next(looks) <= 60  # one before each append
+    assert [place.position for place in await places(connect())] == list(range(1, 102))
+
+
+async def test_who_does_not_know_what_he_has_appended_looks(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not when somebody else has appended."""
+
+    async def unanswered(client: Client, subject: str, *rest: Any) -> Any:
+        answer = await ask(client, subject, *rest)
+        if subject.startswith("$JS.API"):
+            return answer
+        await asyncio.sleep(0.2)
+        raise asyncio.CancelledError
+
+    log = connect(poll=60)
+    (known,) = await places(log)
+    ask = Client.ask
+    async with asyncio.timeout(PATIENCE):
+        reading = asyncio.create_task(log.read(1, LARGE, wait=60, known=known))
+        await asyncio.sleep(0.2)
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "ask", unanswered)
+            with pytest.raises(asyncio.CancelledError):
+                await log.append([message(b"mine")], known)
+        assert await reading == [Entry(2, b"mine")]
 
 
 async def test_a_server_that_says_nothing(servers: NatsServers, place: str, connect: Open) -> None:

@@ -263,6 +263,63 @@ async def test_what_has_been_read_is_looked_for(connect: Open, keeper: Keeper, p
     await each(known[2], Trimmed, "begins at position 4, behind 3")
 
 
+async def test_who_appends_reads_what_everybody_does(connect: Open) -> None:
+    """Though what he has appended himself need not come from the log."""
+    (first,) = await places(connect())
+
+    class Member:
+        def __init__(self) -> None:
+            self.log = connect()
+            self.read = [first]
+            self.contents = list[bytes]()
+
+        async def write(self) -> None:
+            for _ in range(40):
+                batch = [message(bytes(random.randint(0, 9))) for _ in range(random.randint(0, 3))]
+                await self.log.append(batch, random.choice([self.read[-1], self.read[-1], random.choice(self.read)]))
+
+        async def follow(self, last: Place | None = None) -> None:
+            while (known := self.read[-1]) != last:
+                max_bytes = random.choice([1, 10, LARGE])
+                for entry in await self.log.read(known.position, max_bytes, wait=0.05, known=known):
+                    assert entry.place is not None
+                    self.read.append(entry.place)
+                    self.contents.append(entry.content)
+
+    members = [Member() for _ in range(3)]
+    followers = [asyncio.create_task(member.follow()) for member in members]
+    await asyncio.gather(*(member.write() for member in members))
+    for member in members:
+        await member.write()  # alone
+    expected = await places(connect())
+    for follower in followers:
+        follower.cancel()
+        with suppress(asyncio.CancelledError):
+            await follower
+    for member in members:
+        await member.follow(expected[-1])
+        assert member.read == expected
+        assert member.contents == await contents(connect())
+
+
+async def test_who_was_faster_is_read_first(connect: Open) -> None:
+    (first,) = await places(connect())
+    log, other = connect(), connect()
+    await other.append([message(b"theirs")])
+    await log.append([message(b"mine")], first)
+    assert [each.content for each in await log.read(1, LARGE, wait=NOW, known=first)] == [b"theirs", b"mine"]
+
+
+async def test_what_was_there_already_is_not_what_was_appended(connect: Open) -> None:
+    log, (first,), again = connect(), await places(connect()), message(b"again")
+    await log.append([again, message(b"others")], first)
+    second, third = await log.read(1, LARGE, wait=NOW, known=first)
+    assert await log.append([again, message(b"new")], third.place) == [2, 4]
+    assert await log.read(2, LARGE, wait=NOW, known=second.place) == [Entry(3, b"others"), Entry(4, b"new")]
+    assert await log.append([again], third.place) == [2]
+    assert await log.read(3, LARGE, wait=NOW, known=third.place) == [Entry(4, b"new")]
+
+
 async def test_others_append_behind_it_meanwhile(connect: Open) -> None:
     """That is no reason not to."""
     (known,) = await places(connect())

@@ -19,6 +19,7 @@ import psycopg
 from .._connection import Connection, ObedientConnection, cut_after
 from .._text import text
 from . import schema
+from .appended import Appended
 from .direct import Value, ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
 from .engine import Entry, LogError, Message, NoLog, Place, Refused, Unavailable, WentBack
 from .following import check_after, check_follows
@@ -53,6 +54,7 @@ class EmbeddedLog:
         # An append may wait for others, a read does, and to trim takes long: each verb has a connection.
         self._append, self._end, self._trim = (_Session(conninfo, patience) for _ in range(3))
         self._read = _Session(conninfo, patience, listens=True)
+        self._appended = Appended()
 
     async def append(self, messages: Sequence[Message], known: Place | None = None) -> Sequence[int]:
         """One round trip, and one flush. `known` is looked at in its transaction, behind whoever adds to the log."""
@@ -64,7 +66,12 @@ class EmbeddedLog:
             # Not to be ended: at a synchronous server what has been committed would be seen before it is safe.
             with cut_after(conn, self._append.patience):
                 asked = ask(conn, schema.APPEND, ids, contents, *_place(known))
-                ((positions, first, last),) = await uncancelled(conn, asked)
+                with self._unheard(conn):
+                    ((positions, first, last, before, stamp),) = await uncancelled(conn, asked)
+                    self._read.hear(maybe_number(last))
+                    if before and stamp:
+                        place = Place(number(last) - len(messages), UUID(bytes=before))
+                        self._appended.put(place, UUID(bytes=stamp), messages)
         _check(first, last, positions is not None, known)
         return numbers(positions)
 
@@ -76,13 +83,38 @@ class EmbeddedLog:
         async with self._read.use() as conn:
             while True:
                 left = max(0.0, end - loop.time())
-                if self._read.knows_of_nothing(after):
-                    await readable(conn, min(self._poll, left))
-                self._read.woken = False
+                await self._wait(conn, after, min(self._poll, left))
+                if entries := self._appended.take(known, max_bytes):
+                    return entries
+                self._read.last = 0
                 with cut_after(conn, self._read.patience):
-                    entries, self._read.last = await _entries(conn, after, max_bytes, known)
+                    entries, last = await _entries(conn, after, max_bytes, known)
+                self._read.hear(last)
                 if entries or not left:
                     return entries
+
+    async def _wait(self, conn: ObedientConnection, after: int, seconds: float) -> None:
+        """Until there may be something behind that position, or for so long."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self._read.knows_of_nothing(after) and (left := end - loop.time()) > 0:
+            self._appended.come.clear()
+            await readable(conn, left, self._appended.come)
+
+    @contextlib.contextmanager
+    def _unheard(self, conn: ObedientConnection) -> Iterator[None]:
+        """Within this block something is appended over that connection. A notification of it may be faster than its
+        end; who reads waits for that, as he need not ask the log then. If it fails he looks.
+        """
+        self._read.unheard = conn.info.backend_pid
+        try:
+            yield
+        except BaseException:
+            self._read.hear(None)
+            raise
+        finally:
+            self._read.unheard = None
+            self._appended.come.set()
 
     async def end(self) -> int:
         async with self._end.use() as conn:
@@ -165,10 +197,10 @@ class _Session:
         self._conninfo = conninfo
         self.patience = patience
         self._listens = listens
-        self.woken = False
-        """Whether there was a notification since this was set to False."""
         self.last: int | None = None
-        """The log's last position when it was read last, over this connection."""
+        """The log's last position, as far as is known since it was read last; None where it has to be read first."""
+        self.unheard: int | None = None
+        """The process ID of a server's whose notifications do not count."""
         self._free = asyncio.Lock()
         self._stack = contextlib.AsyncExitStack()
         self._conn: ObedientConnection | None = None
@@ -187,8 +219,8 @@ class _Session:
                     raise
 
     def knows_of_nothing(self, after: int) -> bool:
-        """Whether there was nothing behind that position, and no notification since."""
-        return self.last == after and not self.woken
+        """Whether nothing is known to be behind that position."""
+        return self.last is not None and self.last <= after
 
     async def end(self) -> None:
         """Close it; the next user has another one."""
@@ -204,8 +236,13 @@ class _Session:
                 await conn.execute(schema.LISTEN)
         return conn
 
-    def _on_notify(self, _notification: psycopg.Notify) -> None:
-        self.woken = True
+    def hear(self, position: int | None) -> None:
+        """That the log has come to this position; or to one that is to be found out."""
+        self.last = None if position is None or self.last is None else max(position, self.last)
+
+    def _on_notify(self, notification: psycopg.Notify) -> None:
+        if notification.pid != self.unheard:
+            self.hear(_position_in(notification.payload))
 
 
 async def _check_safe(conn: Connection, patience: float) -> None:
@@ -246,6 +283,14 @@ async def _entries(
 def _entry(position: int, stamp: bytes | None, content: bytes | None) -> Entry:
     assert content is not None
     return Entry(position, content, Place(position, UUID(bytes=stamp)))
+
+
+def _position_in(payload: str) -> int | None:
+    """Anybody may notify, and say anything."""
+    try:
+        return int(payload)
+    except ValueError:
+        return None
 
 
 def _place(known: Place | None) -> tuple[Value, Value]:

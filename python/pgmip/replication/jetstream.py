@@ -16,7 +16,8 @@ is not known whether the others will come: that is Unavailable, and to append th
 that was the last one (`Nats-Expected-Last-Sequence`): if somebody was faster JetStream says which it is by now, and it
 is tried behind that. If the stream has gone back meanwhile that is a lower one, and `known` is looked at again. A
 stream of that name that was made anew has other subjects. So a message can come behind another log only if the stream
-goes back, and on to just that position, within the milliseconds in between.
+goes back, and on to just that position, within the milliseconds in between. Where the last position is that of `known`
+it counts as read, too (`Appended`).
 
 **Durable.** Any server of the stream is read from (`allow_direct`): each has carried out a beginning of what a majority
 has flushed, and nothing else. It may be late, and may for a while not have noticed that it has no part in the majority.
@@ -37,6 +38,7 @@ from typing import Any, Self
 from uuid import UUID, uuid4
 
 from .._extra import needed_for
+from .appended import Appended, that_fit
 from .engine import Entry, LogError, Message, NoLog, Place, Refused, Unavailable
 from .following import check_follows
 from .jetstream_address import Address, parse_address
@@ -87,6 +89,7 @@ class JetStreamLog:
         self._late: Counter[str] = Counter()  # answers in a row, by verb
         self._max_payload = _DEFAULT_MAX_PAYLOAD
         self._size_of: dict[Place, int] = {}  # of the entry that was read last
+        self._appended = Appended()
 
     @property
     def max_message(self) -> int:
@@ -97,7 +100,7 @@ class JetStreamLog:
         """A look at `known`, and one more round trip, with two flushes in a row. More if others append meanwhile."""
         async with self._use("append") as session, self._in_time():
             self._check_size(messages)
-            return await _append(session, messages, known)
+            return await _append(session, messages, known, self._appended)
 
     async def read(
         self, after: int, max_bytes: int, *, wait: float, known: Place | None = None
@@ -108,7 +111,7 @@ class JetStreamLog:
         while True:
             async with self._use("read") as session:
                 session.woken.clear()
-                entries = await self._read(session, after, max_bytes, known)
+                entries = self._appended.take(known, max_bytes) or await self._read(session, after, max_bytes, known)
                 if entries:
                     return entries
                 left = end - loop.time()
@@ -176,7 +179,7 @@ class JetStreamLog:
         if not found or found[0].position != after + 1:
             await session.check_after(after)
             return []
-        entries = _that_fit(found, max_bytes)
+        entries = that_fit(found, max_bytes)
         (*_, last) = entries
         self._size_of = {} if last.place is None else {last.place: len(last.content)}
         return entries
@@ -230,7 +233,9 @@ class JetStreamLog:
         await session.close()
 
 
-async def _append(session: Session, messages: Sequence[Message], known: Place | None) -> Sequence[int]:
+async def _append(
+    session: Session, messages: Sequence[Message], known: Place | None, here: Appended
+) -> Sequence[int]:
     """The positions."""
     found: dict[UUID, int] = {}
     expected = await _last(session, known)
@@ -252,8 +257,10 @@ async def _append(session: Session, messages: Sequence[Message], known: Place | 
                 await session.bounds()
                 expected = await _last(session, known)
         else:
-            found |= {message.id: last - behind for behind, message in enumerate(reversed(missing))}
-            expected = last
+            found |= {message.id: last.position - behind for behind, message in enumerate(reversed(missing))}
+            if known is not None and known.position == expected:
+                here.put(known, last.stamp, missing)
+            expected = last.position
             appended = True
     return [found[message.id] for message in messages]
 
@@ -274,17 +281,6 @@ def _sequence_in(error: ApiError) -> int:
 
 def _but_some_are(error: ApiError) -> LogError:
     return Unavailable(f"some messages have been appended; for the others: {error.meant()}")
-
-
-def _that_fit(entries: Sequence[Entry], max_bytes: int) -> list[Entry]:
-    """One, and as many behind it as there are not more bytes."""
-    total, fitting = 0, list[Entry]()
-    for entry in entries:
-        total += len(entry.content)
-        if fitting and total > max_bytes:
-            break
-        fitting.append(entry)
-    return fitting
 
 
 async def create(log: str, beginning: Message, *, new: bool = True, patience: float = 30.0) -> bool:

@@ -59,6 +59,8 @@ class Session:
         """Whether there was an entry, or the connection was lost, since this was cleared."""
         self.seen = bounds_of(info).ever
         """A position that the log has come to, or had before it went back."""
+        self._unheard: str | None = None
+        """The stamp of what is being published: whoever reads need not hear of that before it is answered."""
         self._unsafe: LogError | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -185,11 +187,12 @@ class Session:
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    async def publish(self, messages: Sequence[Message], expected: int) -> int:
-        """The position of the last one; they are at those before it. `expected`: behind which they have to come. Raises
+    async def publish(self, messages: Sequence[Message], expected: int) -> Place:
+        """The place of the last one; they are at those before it. `expected`: behind which they have to come. Raises
         ApiError where they have not been added; Unavailable.
         """
-        headers = {_STAMP: str(uuid4()), **_ID_IS_NEW}
+        stamp = uuid4()
+        headers = {_STAMP: str(stamp), **_ID_IS_NEW}
         first = {**headers, "Nats-Expected-Last-Sequence": str(expected)}
         *others, last = messages
         if others:
@@ -198,9 +201,15 @@ class Session:
                 its = {**(first if number == 1 else headers), **batch, "Nats-Batch-Sequence": str(number)}
                 await self.client.send(self._subject(message.id), message.content, its)
             first = {**headers, **batch, "Nats-Batch-Sequence": str(len(messages)), "Nats-Batch-Commit": "1"}
-        position = int(answer_of(await self.client.ask(self._subject(last.id), last.content, first))["seq"])
+        self._unheard = str(stamp)
+        try:
+            answer = await self.client.ask(self._subject(last.id), last.content, first)
+        finally:
+            self._unheard = None
+            self.woken.set()
+        position = int(answer_of(answer)["seq"])
         self.seen = max(self.seen, position)
-        return position
+        return Place(position, stamp)
 
     async def entries(self, first: int, max_bytes: int) -> list[Entry]:
         """Those from that position on, without a gap among them, as far as a server of the stream has them, and up to
@@ -229,8 +238,10 @@ class Session:
     # -- what comes by itself ------------------------------------------------------------------------------------
 
     def _wake(self, msg: Msg) -> None:
-        self.seen = max(self.seen, int((msg.headers or {}).get("Nats-Sequence", 0)))
-        self.woken.set()
+        headers = msg.headers or {}
+        self.seen = max(self.seen, int(headers.get("Nats-Sequence", 0)))
+        if headers.get(_STAMP, "") != self._unheard:
+            self.woken.set()
 
     async def _look_again(self, every: float) -> None:
         """Whether it still loses nothing, all the time: its servers may have been started again with other settings."""

@@ -9,7 +9,7 @@ __all__ = [
     "VERSION",
 ]
 
-VERSION = 2
+VERSION = 3
 """Of what is below."""
 
 _KEY = "hashtextextended('mip_log', 0)"
@@ -32,6 +32,9 @@ LOCK = f"SELECT pg_advisory_xact_lock({_KEY})".encode()
 # all the same, and who reads it waits himself. To set it costs no flush, and a crash, a restored backup and a promotion
 # set it to 0. It says too much only where an operator has cancelled a wait (pg_cancel_backend): PostgreSQL takes that
 # for his word that the standby need not have it.
+#
+# `stamp_before` is that of the entry in front of what was added. With it, and the `stamp`, whoever has appended knows
+# what there is to be read; without one some of it was there already, or nothing was added.
 #
 # Messages are stored as they are: compressing them would make everybody wait who adds to the log.
 SCHEMA = f"""
@@ -88,10 +91,9 @@ END $$;
 
 CREATE PROCEDURE mip_log.append(
     ids uuid[], contents bytea[], known bigint, its_stamp uuid,
-    OUT positions bigint[], OUT first bigint, OUT last bigint
+    OUT positions bigint[], OUT first bigint, OUT last bigint, OUT stamp_before uuid, OUT stamp uuid
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    one uuid := gen_random_uuid();
     added integer;
 BEGIN
     PERFORM mip_log.check_durable();
@@ -102,13 +104,16 @@ BEGIN
     ) THEN
         RETURN;
     END IF;
+    stamp := gen_random_uuid();
     INSERT INTO mip_log.message ("position", id, content, stamp)
-    SELECT last + row_number() OVER (ORDER BY n), id, content, one
+    SELECT last + row_number() OVER (ORDER BY n), id, content, append.stamp
     FROM unnest(ids, contents) WITH ORDINALITY AS new (id, content, n)
     WHERE (SELECT m."position" FROM mip_log.message m WHERE m.id = new.id) IS NULL;
     GET DIAGNOSTICS added = ROW_COUNT;
+    SELECT m.stamp INTO stamp_before FROM mip_log.message m WHERE m."position" = last;
     last := last + added;
     IF added < cardinality(ids) THEN
+        stamp := NULL;
         -- What was added before may be visible without having been waited for: what is written now makes this one wait.
         UPDATE mip_log.log SET version = version;
     END IF;
@@ -119,7 +124,7 @@ BEGIN
     -- themselves; and nobody waits for a notification to be flushed.
     PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM setval('mip_log.confirmed', last) WHERE cardinality(ids) > 0;
-    PERFORM pg_notify('mip_log', '');
+    PERFORM pg_notify('mip_log', last::text);
 END $$;
 """.encode()
 
@@ -139,7 +144,7 @@ OPEN = b"""
            set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)
     FROM mip_log.log
 """
-APPEND = Statement(b"CALL mip_log.append($1, $2, $3, $4, NULL, NULL, NULL)")
+APPEND = Statement(b"CALL mip_log.append($1, $2, $3, $4, NULL, NULL, NULL, NULL, NULL)")
 CONFIRM = b"CALL mip_log.confirm()"
 LISTEN = b"LISTEN mip_log"
 END = b'SELECT max("position") FROM mip_log.message'

@@ -76,12 +76,12 @@ def _hosts(conninfo: str) -> dict[str, str]:
     return {name: value.decode() for name in _OF_HOSTS if (value := found.get(name))}
 
 
-async def readable(conn: Connection, seconds: float) -> None:
-    """Wait until the server has something to say to who has asked nothing: notifications, which are taken, or a
-    farewell, for which psycopg.OperationalError is raised, now or by the next statement.
+async def readable(conn: Connection, seconds: float, said: asyncio.Event) -> None:
+    """Wait until the server has something to say to who has asked nothing: notifications, of which the connection's
+    handlers are told, or a farewell, for which psycopg.OperationalError is raised, now or by the next statement. Or
+    until `said` is set, which that sets as well.
     """
     loop = asyncio.get_running_loop()
-    said = asyncio.Event()
     loop.add_reader(conn.pgconn.socket, said.set)
     try:
         with contextlib.suppress(TimeoutError):
@@ -90,8 +90,8 @@ async def readable(conn: Connection, seconds: float) -> None:
     finally:
         loop.remove_reader(conn.pgconn.socket)
     conn.pgconn.consume_input()
-    while conn.pgconn.notifies():
-        pass
+    while (notification := conn.pgconn.notifies()) and conn.pgconn.notify_handler:
+        conn.pgconn.notify_handler(notification)
 
 
 async def uncancelled(conn: Connection, work: Coroutine[Any, Any, T]) -> T:
