@@ -358,6 +358,12 @@ COMMENT ON FUNCTION mip.replica_leave(text) IS
 	'tells all replicas that this one has left: the log is not kept for it any more';
 REVOKE ALL ON FUNCTION mip.replica_leave(text) FROM PUBLIC;
 
+CREATE FUNCTION mip.replica_skip("position" bigint) RETURNS void
+	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_replica_skip';
+COMMENT ON FUNCTION mip.replica_skip(bigint) IS
+	'leaves out the definition at this position, which fails here; to be called at every replica, as none may execute it';
+REVOKE ALL ON FUNCTION mip.replica_skip(bigint) FROM PUBLIC;
+
 CREATE FUNCTION mip.wait_for("position" bigint) RETURNS void
 	LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_wait_for';
 COMMENT ON FUNCTION mip.wait_for(bigint) IS 'waits until this position of the log has been applied here';

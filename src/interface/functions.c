@@ -375,6 +375,7 @@ require_refused(const char *xid, int64 xinst)
 		if (ItemPointerIsValid(&entry->tid) && (entry->xinst == xinst || entry->state == MIP_COMMITTED))
 			return;
 	}
+	mip_refusal_kept_out();
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("instance " INT64_FORMAT " of family \"%s\" has not been refused: the family has become another role's",

@@ -25,6 +25,7 @@
 #include "replication/positions.h"
 #include "replication/publish.h"
 #include "replication/receive.h"
+#include "replication/skip.h"
 #include "replication/take.h"
 #include "transam/statement.h"
 
@@ -41,6 +42,7 @@ PG_FUNCTION_INFO_V1(mip_replica_load);
 PG_FUNCTION_INFO_V1(mip_replica_take);
 PG_FUNCTION_INFO_V1(mip_replica_trim);
 PG_FUNCTION_INFO_V1(mip_replica_leave);
+PG_FUNCTION_INFO_V1(mip_replica_skip);
 PG_FUNCTION_INFO_V1(mip_replication_members);
 PG_FUNCTION_INFO_V1(mip_replicate_ddl);
 PG_FUNCTION_INFO_V1(mip_wait_for);
@@ -156,6 +158,14 @@ mip_replica_leave(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is no member's name", member)));
 	mip_peers_leave(member);
+	PG_RETURN_VOID();
+}
+
+Datum
+mip_replica_skip(PG_FUNCTION_ARGS)
+{
+	require_replicated();
+	mip_definition_skip(PG_GETARG_INT64(0));
 	PG_RETURN_VOID();
 }
 

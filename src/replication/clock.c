@@ -91,6 +91,17 @@ has_no_expressions(const RawStmt *raw)
 	}
 }
 
+static bool
+is_keyword(const char *token, const char *keyword)
+{
+	const char *c;
+
+	for (c = token; *keyword != '\0' && pg_tolower((unsigned char) *c) == *keyword; c++)
+		keyword++;
+	return *keyword == '\0' &&
+		!(isalnum((unsigned char) *c) || IS_HIGHBIT_SET(*c) || *c == '_' || *c == '$');
+}
+
 const char *
 mip_literal_by_clock(const RawStmt *raw, const char *command)
 {
@@ -101,6 +112,8 @@ mip_literal_by_clock(const RawStmt *raw, const char *command)
 	YYLTYPE		at;
 	core_yyscan_t scanner;
 	const char *found = NULL;
+	const char *unicode = NULL; /* the literal before, where it may have an
+								 * escape character of its own */
 	bool		is_body = false;	/* of a function, which is not parsed
 									 * until it is executed */
 
@@ -114,8 +127,10 @@ mip_literal_by_clock(const RawStmt *raw, const char *command)
 		if (is_literal(token) && !is_body &&
 			(has_word_by_clock(value.str) || (is_unicode(token) && strchr(value.str, '\\'))))
 			found = pstrdup(value.str);
-		is_body = IsA(raw->stmt, CreateFunctionStmt) && pg_strncasecmp(token, "as", 2) == 0 &&
-			!isalnum((unsigned char) token[2]) && token[2] != '_';
+		if (unicode && is_keyword(token, "uescape"))
+			found = unicode;
+		unicode = is_unicode(token) ? pstrdup(value.str) : NULL;
+		is_body = IsA(raw->stmt, CreateFunctionStmt) && is_keyword(token, "as");
 	}
 	scanner_finish(scanner);
 	return found;

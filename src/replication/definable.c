@@ -14,10 +14,13 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "catalog/namespace.h"
+#include "catalog/partition.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_event_trigger.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_type_d.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -142,18 +145,16 @@ check_added_column(const RawStmt *raw, const char *command, ColumnDef *column)
 		check_default_of_type(raw, column->typeName);
 }
 
-/* Those of an identity column are its sequence's. */
+/* Those of an identity column are its sequence's, which is altered, too, and may be another one at each replica. */
 static bool
-narrows_numbers(Oid relid, const char *column, Oid type)
+limits_numbers(Oid relid, const char *column, Oid type)
 {
 	HeapTuple	tuple = SearchSysCacheAttName(relid, column);
-	Form_pg_attribute form;
 	bool		result;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
-	form = (Form_pg_attribute) GETSTRUCT(tuple);
-	result = form->attidentity && get_typlen(type) < form->attlen;
+	result = ((Form_pg_attribute) GETSTRUCT(tuple))->attidentity && type != INT8OID;
 	ReleaseSysCache(tuple);
 	return result;
 }
@@ -176,17 +177,16 @@ check_altered_type(const RawStmt *raw, const char *command, RangeVar *relation, 
 	if (!OidIsValid(relid))
 		return;
 	check_value(raw, command, value, column->typeName, relation);
-	if (narrows_numbers(relid, cmd->name, typenameTypeId(NULL, column->typeName)))
-		refuse(raw, "Numbers are each replica's own, and one of them may be too large.");
+	if (limits_numbers(relid, cmd->name, typenameTypeId(NULL, column->typeName)))
+		refuse(raw, "Numbers are each replica's own, as is how large they may become: of an identity column the type may only become bigint.");
 }
 
 /* ---- rows that are each replica's own ---- */
 
 /* Or has a partition, or child, that is */
 static bool
-has_own_rows(const RangeVar *relation)
+table_has_own_rows(Oid relid)
 {
-	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
 	ListCell   *lc;
 
 	if (!OidIsValid(relid))
@@ -202,6 +202,12 @@ has_own_rows(const RangeVar *relation)
 }
 
 static bool
+has_own_rows(const RangeVar *relation)
+{
+	return table_has_own_rows(RangeVarGetRelid(relation, NoLock, true));
+}
+
+static bool
 looks_at_rows(AlterTableType subtype)
 {
 	switch (subtype)
@@ -209,6 +215,7 @@ looks_at_rows(AlterTableType subtype)
 		case AT_AddColumn:
 		case AT_AddConstraint:
 		case AT_AddIndexConstraint:
+		case AT_AlterConstraint:
 		case AT_AlterColumnType:
 		case AT_AttachPartition:
 		case AT_SetNotNull:
@@ -227,6 +234,28 @@ check_own_rows(const RawStmt *raw, const RangeVar *relation, const AlterTableCmd
 	if (has_own_rows(relation) ||
 		(cmd->subtype == AT_AttachPartition && has_own_rows(((PartitionCmd *) cmd->def)->name)))
 		refuse(raw, "It looks at rows of an unlogged table, which are each replica's own.");
+}
+
+/* Those that refer to it, where it goes */
+static void
+check_reference(Relation constraints, HeapTuple row, void *relid)
+{
+	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
+
+	if (form->contype == CONSTRAINT_FOREIGN && form->confrelid == *(Oid *) relid && table_has_own_rows(form->conrelid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate what looks at rows of \"%s\"", get_rel_name(form->conrelid)),
+				 errdetail("It is unlogged, and its rows are each replica's own.")));
+}
+
+static void
+check_references(const RangeVar *relation)
+{
+	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
+
+	if (OidIsValid(relid))
+		mip_each_row(ConstraintRelationId, check_reference, &relid);
 }
 
 /* What a search looks for: visitors of types know nothing else. */
@@ -313,6 +342,17 @@ check_bound(const RawStmt *raw, const char *command, const PartitionBoundSpec *b
 	}
 }
 
+/* Rows of the partition that has all others are looked at. */
+static void
+check_partition(const RawStmt *raw, const char *command, const CreateStmt *stmt)
+{
+	Oid			parent = RangeVarGetRelid(linitial_node(RangeVar, stmt->inhRelations), NoLock, true);
+
+	check_bound(raw, command, stmt->partbound);
+	if (OidIsValid(parent) && table_has_own_rows(get_default_partition_oid(parent)))
+		refuse(raw, "It looks at rows of an unlogged table, which are each replica's own.");
+}
+
 /* One of the partition's that is like it would become a part of it. */
 static void
 check_attached(const RawStmt *raw, const RangeVar *relation)
@@ -333,11 +373,39 @@ check_attached(const RawStmt *raw, const RangeVar *relation)
 	relation_close(rel, NoLock);
 }
 
-/* Or those of tables that are of a type */
+/* A foreign table's children may be tables of ours. */
 static bool
-changes_rows(const AlterTableStmt *stmt, const AlterTableCmd *cmd)
+is_of_tables(const AlterTableStmt *stmt)
 {
-	return stmt->objtype == OBJECT_TABLE || (stmt->objtype == OBJECT_TYPE && cmd->behavior == DROP_CASCADE);
+	return stmt->objtype == OBJECT_TABLE || stmt->objtype == OBJECT_FOREIGN_TABLE;
+}
+
+static bool
+is_of_typed_tables(const AlterTableStmt *stmt, const AlterTableCmd *cmd)
+{
+	return stmt->objtype == OBJECT_TYPE && cmd->behavior == DROP_CASCADE;
+}
+
+static void
+check_typed(Relation classes, HeapTuple row, void *type)
+{
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+	if (form->reloftype == *(Oid *) type && table_has_own_rows(form->oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate what changes rows of \"%s\"", NameStr(form->relname)),
+				 errdetail("It is unlogged, and its rows are each replica's own.")));
+}
+
+static void
+check_typed_tables(const RangeVar *name)
+{
+	Oid			relid = RangeVarGetRelid(name, NoLock, true);
+	Oid			type = OidIsValid(relid) ? get_rel_type_id(relid) : InvalidOid;
+
+	if (OidIsValid(type))
+		mip_each_row(RelationRelationId, check_typed, &type);
 }
 
 static void
@@ -349,18 +417,20 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 	{
 		AlterTableCmd *cmd = lfirst_node(AlterTableCmd, lc);
 
-		if (stmt->objtype == OBJECT_TABLE)
+		if (is_of_tables(stmt))
 			check_own_rows(raw, stmt->relation, cmd);
+		if (is_of_typed_tables(stmt, cmd))
+			check_typed_tables(stmt->relation);
 		switch (cmd->subtype)
 		{
 			case AT_AddColumn:
-				if (changes_rows(stmt, cmd))
+				if (is_of_tables(stmt) || is_of_typed_tables(stmt, cmd))
 					check_added_column(raw, command, castNode(ColumnDef, cmd->def));
 				break;
 			case AT_AlterColumnType:
-				if (stmt->objtype == OBJECT_TABLE)
+				if (is_of_tables(stmt))
 					check_altered_type(raw, command, stmt->relation, cmd);
-				else if (changes_rows(stmt, cmd))
+				else if (is_of_typed_tables(stmt, cmd))
 					refuse(raw, "Rows of tables of that type would be changed, too.");
 				break;
 			case AT_AttachPartition:
@@ -369,6 +439,9 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 					check_attached(raw, stmt->relation);
 					check_bound(raw, command, ((PartitionCmd *) cmd->def)->bound);
 				}
+				break;
+			case AT_DetachPartition:
+				check_references(stmt->relation);
 				break;
 			case AT_ClusterOn:
 				refuse(raw, "How rows lie is each replica's own business: use CLUSTER at each.");
@@ -530,7 +603,7 @@ check_created(const RawStmt *raw, const char *command, Node *stmt)
 	if (IsA(stmt, CreateStmt))
 		check_like(raw, (CreateStmt *) stmt);
 	if (IsA(stmt, CreateStmt) && ((CreateStmt *) stmt)->partbound)
-		check_bound(raw, command, ((CreateStmt *) stmt)->partbound);
+		check_partition(raw, command, (CreateStmt *) stmt);
 	if (IsA(stmt, IndexStmt))
 		check_index(raw, (IndexStmt *) stmt);
 	if (!IsA(stmt, CreateSchemaStmt))

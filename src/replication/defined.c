@@ -135,14 +135,19 @@ check_constraint(Relation constraints, HeapTuple row, void *before)
 		refuse_defined(NameStr(form->conname), "Whether rows that are there fit is not the same everywhere.");
 }
 
+/* Each replica computes its values: for rows that are there, or whenever they are read. */
 static bool
-is_generated(Oid relid, AttrNumber column)
+is_computed(Oid relid, AttrNumber column)
 {
 	HeapTuple	tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid), Int16GetDatum(column));
-	bool		result = HeapTupleIsValid(tuple) && ((Form_pg_attribute) GETSTRUCT(tuple))->attgenerated;
+	Form_pg_attribute form;
+	bool		result;
 
-	if (HeapTupleIsValid(tuple))
-		ReleaseSysCache(tuple);
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_attribute) GETSTRUCT(tuple);
+	result = form->attgenerated && (MIP_IS_VIRTUAL(form) || mip_was_there(relid));
+	ReleaseSysCache(tuple);
 	return result;
 }
 
@@ -151,9 +156,9 @@ check_generated(Relation defaults, HeapTuple row, void *arg)
 {
 	Form_pg_attrdef form = (Form_pg_attrdef) GETSTRUCT(row);
 
-	if (is_new(row) && is_generated(form->adrelid, form->adnum) && mip_was_there(form->adrelid) &&
+	if (is_new(row) && is_computed(form->adrelid, form->adnum) &&
 		!stored_same_everywhere(defaults, row, Anum_pg_attrdef_adbin))
-		refuse_defined(get_attname(form->adrelid, form->adnum, false), "Rows that are there would get values that go by what each replica has chosen.");
+		refuse_defined(get_attname(form->adrelid, form->adnum, false), "Rows would have values that go by what each replica has chosen.");
 }
 
 /* It has been built, or will be as rows come. Which rows exclude each other goes by its expressions, too. */
@@ -198,10 +203,15 @@ check_rows_fit(void)
 
 /* ---- partitions ---- */
 
+/* What a search looks for: visitors of types know nothing else. */
+static bool any_enum;
+static List *labelled;			/* enums that have new labels */
+
 static bool
 is_enum(Oid type, HTAB *seen)
 {
-	return get_typtype(type) == TYPTYPE_ENUM || stack_is_too_deep();
+	return stack_is_too_deep() ||
+		(get_typtype(type) == TYPTYPE_ENUM && (any_enum || list_member_oid(labelled, type)));
 }
 
 static bool
@@ -217,24 +227,72 @@ goes_by_enum(PartitionKey key)
 }
 
 static void
-note_label(Relation labels, HeapTuple row, void *found)
+note_label(Relation labels, HeapTuple row, void *arg)
 {
-	*(bool *) found |= is_new(row);
+	if (is_new(row))
+		labelled = lappend_oid(labelled, ((Form_pg_enum) GETSTRUCT(row))->enumtypid);
 }
 
 /* A label's hash is that of its OID; those that have come with a copy are the same. */
 static void
-check_partitioned(Relation tables, HeapTuple row, void *new_labels)
+check_partitioned(Relation tables, HeapTuple row, void *arg)
 {
 	Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(row);
 	Relation	rel;
 
-	if (form->partstrat != PARTITION_STRATEGY_HASH || !(is_new(row) || *(bool *) new_labels))
+	if (is_new(row) && !stored_same_everywhere(tables, row, Anum_pg_partitioned_table_partexprs))
+		refuse_defined(get_rel_name(form->partrelid), "Where its rows are goes by what each replica has chosen.");
+	if (form->partstrat != PARTITION_STRATEGY_HASH)
 		return;
+	any_enum = is_new(row);
 	rel = table_open(form->partrelid, AccessShareLock);
 	if (goes_by_enum(RelationGetPartitionKey(rel)))
 		refuse_defined(RelationGetRelationName(rel), "It is partitioned by the hash of an enum, which is another one at each replica.");
 	table_close(rel, AccessShareLock);
+}
+
+static bool
+any_differs(const List *values)
+{
+	ListCell   *lc;
+
+	foreach(lc, values)
+	{
+		Node	   *value = lfirst(lc);
+
+		if (IsA(value, PartitionRangeDatum))
+			value = ((PartitionRangeDatum *) value)->value;
+		if (value && !mip_same_everywhere(value))
+			return true;
+	}
+	return false;
+}
+
+/* As it has become by the key's type */
+static void
+check_bound(Relation classes, HeapTuple row, void *arg)
+{
+	bool		isnull;
+	Datum		stored;
+	PartitionBoundSpec *bound;
+
+	if (!is_new(row))
+		return;
+	stored = heap_getattr(row, Anum_pg_class_relpartbound, RelationGetDescr(classes), &isnull);
+	if (isnull)
+		return;
+	bound = castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(stored)));
+	if (any_differs(bound->listdatums) || any_differs(bound->lowerdatums) || any_differs(bound->upperdatums))
+		refuse_defined(NameStr(((Form_pg_class) GETSTRUCT(row))->relname), "Its bounds go by what each replica has chosen.");
+}
+
+static void
+check_partitions(void)
+{
+	labelled = NIL;
+	mip_each_row(EnumRelationId, note_label, NULL);
+	mip_each_row(PartitionedRelationId, check_partitioned, NULL);
+	mip_each_row(RelationRelationId, check_bound, NULL);
 }
 
 /* ---- pg_mip itself ---- */
@@ -297,14 +355,11 @@ check_extension(void)
 void
 mip_check_defined(MipDefinedBefore *before)
 {
-	bool		new_labels = false;
-
 	CommandCounterIncrement();
 	check_extension();
 	mip_each_row(ConstraintRelationId, check_constraint, before);
 	mip_each_row(AttrDefaultRelationId, check_generated, NULL);
 	mip_each_row(IndexRelationId, check_index, NULL);
-	mip_each_row(EnumRelationId, note_label, &new_labels);
-	mip_each_row(PartitionedRelationId, check_partitioned, &new_labels);
+	check_partitions();
 	check_rows_fit();
 }

@@ -10,7 +10,7 @@
 
 typedef struct MipDefinedBefore MipDefinedBefore;
 
-/* Before it is executed */
+/* Before one of its statements is executed */
 extern MipDefinedBefore *mip_defined_before(void);
 
 /*

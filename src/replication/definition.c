@@ -37,6 +37,8 @@
 #include "replication/executed.h"
 #include "replication/meaningful.h"
 #include "replication/member.h"
+#include "replication/outcome.h"
+#include "replication/skip.h"
 #include "replication/temporary.h"
 #include "tableam/build.h"
 
@@ -52,6 +54,7 @@ typedef struct Definition
 	const char *session_user;
 	const char *role;
 	const char *command;
+	const char *outcome;		/* NULL: not known yet */
 	List	   *settings;		/* of names and values, one after the other */
 } Definition;
 
@@ -68,6 +71,7 @@ write_definition(const Definition *definition)
 	appendBinaryStringInfo(&body, definition->session_user, strlen(definition->session_user) + 1);
 	appendBinaryStringInfo(&body, definition->role, strlen(definition->role) + 1);
 	appendBinaryStringInfo(&body, definition->command, strlen(definition->command) + 1);
+	appendBinaryStringInfo(&body, definition->outcome, strlen(definition->outcome) + 1);
 	foreach(lc, definition->settings)
 		appendBinaryStringInfo(&body, lfirst(lc), strlen(lfirst(lc)) + 1);
 	SET_VARSIZE(body.data, body.len);
@@ -97,6 +101,7 @@ read_definition(const MipMessage *message)
 	definition.session_user = next_string(&at, end);
 	definition.role = next_string(&at, end);
 	definition.command = next_string(&at, end);
+	definition.outcome = next_string(&at, end);
 	definition.settings = NIL;
 	while (at < end)
 		definition.settings = lappend(definition.settings, unconstify(char *, next_string(&at, end)));
@@ -107,7 +112,7 @@ read_definition(const MipMessage *message)
 
 /* Event triggers do not fire: those that would, as at replicas, are refused. */
 static void
-become(const Definition *definition)
+become(const Definition *definition, Attempt what)
 {
 	ListCell   *lc;
 
@@ -120,6 +125,10 @@ become(const Definition *definition)
 			elog(ERROR, "setting \"%s\" of a definition has no value", name);
 		mip_set_for_now(name, lfirst(lc));
 	}
+	if (what != TRIAL)
+		mip_set_for_now("check_function_bodies", "off");	/* as they have been,
+															 * which goes by more
+															 * settings */
 	mip_set_for_now("session_replication_role", "replica");
 	mip_set_for_now("allow_system_table_mods", "off");
 	mip_set_for_now("session_authorization", definition->session_user);
@@ -131,47 +140,62 @@ execute_statement(const RawStmt *raw, const char *command, bool checked)
 {
 	int			length = raw->stmt_len ? raw->stmt_len : strlen(command + raw->stmt_location);
 	char	   *statement = pnstrdup(command + raw->stmt_location, length);
+	MipDefinedBefore *before = NULL;
 	int			result;
 
 	if (checked)
+	{
 		mip_check_definable(raw, command);
+		before = mip_defined_before();
+	}
 	mip_executed_statement();
 	result = SPI_execute(statement, false, 0);
 	if (result < 0)
 		elog(ERROR, "a definition cannot be executed: %s", SPI_result_code_string(result));
 	CommandCounterIncrement();
+	if (checked)
+		mip_check_defined(before);
 }
 
-/* In a subtransaction, which undoes also the user and his settings if it fails. */
 static void
-execute(const Definition *definition, Attempt what)
+execute_statements(const Definition *definition, bool checked)
 {
-	bool		checked = what == TRIAL;
-	int			level = NewGUCNestLevel();
-	Oid			user;
-	int			context;
-	List	   *statements;
-	MipDefinedBefore *before;
+	List	   *statements = pg_parse_query(definition->command);
 	ListCell   *lc;
 
-	GetUserIdAndSecContext(&user, &context);
-	become(definition);
-	if (what == BY_WHAT_IS_SEEN)
-		mip_set_for_now("max_parallel_maintenance_workers", "0");
-	statements = pg_parse_query(definition->command);
 	if (statements == NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_SYNTAX_ERROR),
 				 errmsg("there is no statement to be replicated")));
-	SPI_connect();
-	before = checked ? mip_defined_before() : NULL;
 	foreach(lc, statements)
 		execute_statement(lfirst_node(RawStmt, lc), definition->command, checked);
-	if (checked)
-		mip_check_defined(before);
+}
+
+/*
+ * In a subtransaction, which undoes also the user and his settings if it fails. Returns the outcome, in that
+ * memory.
+ */
+static char *
+execute(const Definition *definition, Attempt what, MemoryContext memory)
+{
+	int			level = NewGUCNestLevel();
+	Oid			user;
+	int			context;
+	Datum		missing;
+	char	   *outcome;
+
+	GetUserIdAndSecContext(&user, &context);
+	become(definition, what);
+	if (what == BY_WHAT_IS_SEEN)
+		mip_set_for_now("max_parallel_maintenance_workers", "0");
+	SPI_connect();
+	missing = mip_missing_before();
+	execute_statements(definition, what == TRIAL);
+	outcome = MemoryContextStrdup(memory, mip_outcome(missing));
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);
 	AtEOXact_GUC(false, level); /* nor stays what it has set itself */
+	return outcome;
 }
 
 /*
@@ -179,7 +203,7 @@ execute(const Definition *definition, Attempt what)
  * at once, where it is tried out.
  */
 static ErrorData *
-attempt(const Definition *definition, Attempt what)
+attempt(Definition *definition, Attempt what)
 {
 	MemoryContext memory = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -191,7 +215,12 @@ attempt(const Definition *definition, Attempt what)
 		mip_builds_begin();
 	PG_TRY();
 	{
-		execute(definition, what);
+		char	   *outcome = execute(definition, what, memory);
+
+		if (what == TRIAL)
+			definition->outcome = outcome;
+		else
+			mip_check_outcome(outcome, definition->outcome);
 	}
 	PG_CATCH();
 	{
@@ -281,7 +310,7 @@ mip_definition_make(const char *command)
 
 /* ---- where it is applied ---- */
 
-/* By what depends on a table, or by a child of it that has, or does not have, what it is to have */
+/* By what depends on a table, a child of it that has, or does not have, what it is to have, or a name */
 static bool
 may_be_kept_by_temporary(const ErrorData *error)
 {
@@ -295,6 +324,8 @@ may_be_kept_by_temporary(const ErrorData *error)
 		case ERRCODE_FEATURE_NOT_SUPPORTED:
 		case ERRCODE_INVALID_TABLE_DEFINITION:
 		case ERRCODE_NOT_NULL_VIOLATION:
+		case ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE:
+		case ERRCODE_WRONG_OBJECT_TYPE:
 			return true;
 		default:
 			return false;
@@ -306,22 +337,18 @@ may_be_kept_by_temporary(const ErrorData *error)
  * sessions are ended for it the first time, the second, the fourth, the eighth, ...
  */
 static bool
-is_time_to_clear(void)
+is_power_of_two(uint32 n)
 {
-	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	if (mip_member->failed != mip_member->defining)
-		mip_member->failures = 0;
-	mip_member->failed = mip_member->defining;
-	mip_member->failures++;
-	LWLockRelease(mip_member->lock);
-	return (mip_member->failures & (mip_member->failures - 1)) == 0;
+	return (n & (n - 1)) == 0;
 }
 
 /* With a way for it, and without rows in indexes that only old snapshots see, which others may not have */
 static ErrorData *
-attempt_again(const Definition *definition, const ErrorData *error)
+attempt_again(Definition *definition, const ErrorData *error)
 {
-	if (may_be_kept_by_temporary(error) && is_time_to_clear())
+	uint32		failures = mip_definition_failed();
+
+	if (may_be_kept_by_temporary(error) && is_power_of_two(failures))
 		mip_temporary_clear();
 	return attempt(definition, BY_WHAT_IS_SEEN);
 }
@@ -329,7 +356,8 @@ attempt_again(const Definition *definition, const ErrorData *error)
 static void
 add_context(void *arg)
 {
-	errcontext("executing a definition of all replicas: %s", (const char *) arg);
+	errcontext("executing the definition of all replicas at position %llu: %s",
+			   (unsigned long long) mip_member->defining, (const char *) arg);
 }
 
 void

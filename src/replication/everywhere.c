@@ -75,6 +75,22 @@ constant_is_own(const Const *constant)
 	return result;
 }
 
+/* Any number may be an object's, for a function that is called with it. */
+static bool
+takes_objects(const FuncExpr *call)
+{
+	ListCell   *lc;
+
+	if (call->funcformat != COERCE_EXPLICIT_CALL)
+		return false;
+	foreach(lc, call->args)
+	{
+		if (exprType(lfirst(lc)) == OIDOID)
+			return true;
+	}
+	return false;
+}
+
 static bool
 is_own(Node *node)
 {
@@ -84,8 +100,9 @@ is_own(Node *node)
 			return ((Var *) node)->varattno < 0 || mip_names_objects(((Var *) node)->vartype);
 		case T_Const:
 			return constant_is_own((Const *) node);
-		case T_CoerceViaIO:
 		case T_FuncExpr:
+			return mip_names_objects(exprType(node)) || takes_objects((FuncExpr *) node);
+		case T_CoerceViaIO:
 			return mip_names_objects(exprType(node));
 		default:
 			return false;

@@ -33,6 +33,7 @@ static const char *const meaningful[] = {
 	"xmloption",
 	"extra_float_digits",
 	"bytea_output",
+	"quote_all_identifiers",
 };
 
 bool

@@ -76,6 +76,7 @@ typedef struct MipMember
 	uint64		failed;			/* that of the last one that could not be
 								 * executed, and how often */
 	uint32		failures;
+	uint64		skipped;		/* that of the last one that is left out, or 0 */
 	uint64		deciding;		/* the family of the request, or fence, that
 								 * is next, or 0 */
 	dsa_pointer applying;		/* the writeset that it applies, if it does */

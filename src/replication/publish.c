@@ -51,6 +51,7 @@
 #include "replication/receive.h"
 #include "replication/refusals.h"
 #include "replication/request.h"
+#include "replication/skip.h"
 #include "replication/way.h"
 #include "tableam/capture.h"
 #include "tableam/places.h"
@@ -69,8 +70,8 @@ static uint64 begun;			/* ... when the instance began */
 static uint64 last_position;	/* of this session */
 static bool queued;				/* this transaction's message has been */
 static bool committing;			/* certified: it must not fail any more */
-static bool defined;			/* all replicas have what this transaction has
-								 * defined */
+static bool told;				/* all replicas have what this transaction has
+								 * defined, or refused */
 static emit_log_hook_type prev_emit_log_hook;
 
 /* ---- while the transaction runs ---- */
@@ -438,6 +439,7 @@ publish_fence(const MipRequest *request)
 	/* A refusal comes all the same if it is in the log. */
 	if (publish_and_wait(&message, request->entry == NULL) == 0)
 		refused();				/* something that it holds is in the way */
+	told = request->entry != NULL;
 }
 
 /* An instance knows what it has begun with, and would be in its own way. */
@@ -464,6 +466,22 @@ mip_publish_refusal(const char *xid, int64 xinst, Oid owner, ArrayType *sites)
 	publish_fence(&request);
 }
 
+void
+mip_refusal_kept_out(void)
+{
+	told = false;
+}
+
+pg_noreturn static void
+skipped(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the definition has been left out"),
+			 errdetail("It could not be executed, and somebody has called mip.replica_skip().")));
+	pg_unreachable();
+}
+
 uint64
 mip_publish_definition(const char *command)
 {
@@ -476,9 +494,11 @@ mip_publish_definition(const char *command)
 
 		mip_peers_slow_down();
 		position = publish_definition(definition, known);
-		defined = position != 0;
-		if (defined)
+		told = position != 0;
+		if (told)
 			return last_position = position;
+		if (mip_definition_skipped_behind(known))
+			skipped();
 		mip_wait_for_position(known + 1);	/* what has been changed meanwhile */
 	}
 	refused();
@@ -538,7 +558,7 @@ at_end(bool committed)
 		has_committed();
 	else if (queued)
 		forget_commit();
-	committing = queued = defined = false;
+	committing = queued = told = false;
 	mip_rights_waive(false);
 	mip_set_publishes(true);
 	first = begun = 0;
@@ -567,11 +587,18 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
+/* As that an instance is committed already, which cannot be refused */
+static bool
+says_what_it_has_found(int sqlstate)
+{
+	return ERRCODE_TO_CATEGORY(sqlstate) == MAKE_SQLSTATE('M', 'P', '0', '0', '0');
+}
+
 /* What fails behind the verdict has not undone it: the others have the transaction. */
 static void
 emit_log(ErrorData *edata)
 {
-	if ((committing || defined) && edata->elevel >= ERROR)
+	if ((committing || (told && !says_what_it_has_found(edata->sqlerrcode))) && edata->elevel >= ERROR)
 		edata->sqlerrcode = ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN;
 	if (prev_emit_log_hook)
 		prev_emit_log_hook(edata);

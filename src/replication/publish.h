@@ -33,4 +33,10 @@ extern bool mip_needs_fence(void);
 extern void mip_publish_fence(const char *xid);
 extern void mip_publish_refusal(const char *xid, int64 xinst, Oid owner, ArrayType *sites);
 
+/*
+ * From a refusal to the end of its transaction errors are 08007: it has happened, whatever becomes of what the caller
+ * does here. Not if it has been kept out, as the caller has found.
+ */
+extern void mip_refusal_kept_out(void);
+
 #endif							/* MIP_REPLICATION_PUBLISH_H */

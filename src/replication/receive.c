@@ -41,6 +41,7 @@
 #include "replication/positions.h"
 #include "replication/receive.h"
 #include "replication/request.h"
+#include "replication/skip.h"
 #include "replication/way.h"
 #include "writeset/apply.h"
 #include "writeset/input.h"
@@ -48,6 +49,9 @@
 
 /* Rows of mip.applied that nobody needs any more are removed so many at a time. */
 #define PRUNE_EVERY		1000
+
+/* So often, in ms */
+#define LOOK_AGAIN		100
 
 /* Of the session that is the applier */
 static struct
@@ -518,7 +522,7 @@ static const char *
 receive_definition(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
 	require_certifier();
-	position->certified = mip_certify(me.certifier, message, NULL);
+	position->certified = mip_certify(me.certifier, message, NULL) && !mip_definition_is_skipped(me.next);
 	if (position->certified)
 		define(message);
 	position->history = history_behind(me.history, position, bytes);
@@ -665,12 +669,25 @@ mip_receive_init(void)
 
 /* ---- waiting for it ---- */
 
+/* Of a standby, where nobody tells */
+static void
+look_again(void)
+{
+	(void) ConditionVariableTimedSleep(&mip_member->advanced, LOOK_AGAIN, PG_WAIT_EXTENSION);
+	mip_positions_load();
+}
+
 void
 mip_wait_for_position(uint64 position)
 {
 	mip_positions_load();
 	ConditionVariablePrepareToSleep(&mip_member->advanced);
 	while (!is_here(position))
-		ConditionVariableSleep(&mip_member->advanced, PG_WAIT_EXTENSION);
+	{
+		if (RecoveryInProgress())
+			look_again();
+		else
+			ConditionVariableSleep(&mip_member->advanced, PG_WAIT_EXTENSION);
+	}
 	ConditionVariableCancelSleep();
 }

@@ -301,6 +301,20 @@ for my $case (["SELECT mip.refuse('cancelled', 7, '{}')", '08007', '7 postgres a
 	is(kept('b', $case->[2] ? 'cancelled' : 'looked for'), $case->[2], '... where it is noted, or not');
 }
 
+# ... between its verdict and its end
+for my $case (["SELECT mip.refuse('stopped', 7, '{}')", 'stopped'], ["SELECT count(*) FROM mip.rollback('stopped too', 7)", 'stopped too'])
+{
+	my $u = session($node{a}, 'who is stopped');
+	$u->send_sql($case->[0]);
+	take('a');
+	kill 'STOP', $u->pid;
+	receive($_) for sort keys %node;
+	mip_sql($node{a}, 'SELECT pg_cancel_backend(' . $u->pid . ')');
+	kill 'CONT', $u->pid;
+	$u->ends_refused('08007', "cancelled when it has its verdict: $case->[0]");
+	is(kept('b', $case->[1]), '7 postgres aborted', '... which stays');
+}
+
 attempted($s{b}, 'begun', 1, 15);
 is(fenced($s{a}, 'a', "SELECT mip.refuse('begun', 1, '{}')"), 't', 'one that has begun elsewhere is refused');
 $s{b}->refused("SELECT mip.commit_one_phase('what', 'late')", '(?:MP005|57P01)', 'it is doomed there');

@@ -23,6 +23,8 @@ first_replica('a', q[
 	CREATE TABLE keyless_pairs (n int, p pair) USING mip;
 	CREATE TABLE numbers (id int PRIMARY KEY, n int) USING mip;
 	CREATE TABLE stamped (n int, s int) USING mip;
+	CREATE TABLE keyed (id int CONSTRAINT keyed_pkey PRIMARY KEY) USING mip;
+	INSERT INTO keyed VALUES (1);
 	CREATE FUNCTION inverse(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1 / $1; END';
 	CREATE FUNCTION full_disk(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN RAISE 'no room' USING ERRCODE = '53100'; END$$;], deadlock_timeout => '1s');
 join_site('b', 'a');
@@ -183,5 +185,28 @@ $reader->sql('BEGIN; SELECT count(*) FROM stamped');
 done($s, 'INSERT INTO stamped VALUES (0, 0)', 'whoever reads the table, and may have a plan with the index', 'stamped');
 is_set_aside('b', 'stamped_inverse', 'at once');
 is(mip_sql($node{b}, 'SELECT ended FROM mip.replication'), '1', 'he has gone');
+
+# ---- what REINDEX CONCURRENTLY leaves behind ----
+
+my $old = session($node{b}, 'who has an old snapshot');
+$old->sql('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM keyed');
+my $owner = session($node{b}, 'owner');
+$owner->send_sql('REINDEX TABLE CONCURRENTLY keyed');
+wait_until(sub { mip_sql($node{b}, q[SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('keyed_pkey_ccnew') AND indisready]) eq '1' });
+mip_sql($node{b}, 'SELECT pg_cancel_backend(' . $owner->pid . ')');
+like(($owner->finish)[1], qr/57014/, 'REINDEX CONCURRENTLY is cancelled');
+$old->sql('COMMIT');
+$ddl = session($node{a}, 'ddl');
+define($ddl, 'ALTER TABLE keyed DROP CONSTRAINT keyed_pkey');
+take('a');
+receive('a');
+is(($ddl->finish)[1], '', 'a key goes');
+receive('b');
+done($s, 'INSERT INTO keyed VALUES (1)', 'rows that do not fit into what is left of its index', 'keyed');
+$s->send_sql("UPDATE keyed SET id = 2");
+take('a');
+receive($_) for qw(a b);
+is(($s->finish)[1], '', '... once more');
+all_are_same('what is left behind keeps nothing', 'keyed');
 
 done_testing();

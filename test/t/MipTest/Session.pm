@@ -33,6 +33,7 @@ sub send_sql
 	$psql->{stdout} = $psql->{stderr} = '';
 	$psql->{stdin} .=
 	  "$sql\n;\n\\echo 'done $self->{count}.'\n\\warn 'done $self->{count}.'\n";
+	$psql->{timeout}->start($PostgreSQL::Test::Utils::timeout_default);
 	eval { $psql->{run}->pump_nb };
 	return $self;
 }

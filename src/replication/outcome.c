@@ -1,0 +1,238 @@
+/*-------------------------------------------------------------------------
+ *
+ * outcome.c
+ *	  What has come of a definition, to be compared with what has at other replicas.
+ *
+ * What may become something else at another replica is refused before it is sent, as far as that
+ * is known: by what the command says, what it has executed, what it has left. But whatever has
+ * not been thought of there, or is in the way at one replica only, as an index of its own, is
+ * noticed here, and by that replica, before it is committed: it waits until that has been mended, or the
+ * definition is left out.
+ *
+ * Compared is what is replicated: no temporary objects, no index that may be a replica's own, no
+ * numbers, no rights; and no values that were stored before, as those of a column that was added
+ * without writing the table anew: who has used VACUUM FULL has them elsewhere.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type_d.h"
+#include "commands/defrem.h"
+#include "executor/spi.h"
+#include "lib/stringinfo.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "base/rows.h"
+#include "base/settings.h"
+#include "replication/outcome.h"
+
+#define RELATIONS \
+	"SELECT c.*, format('%I.%I', n.nspname, c.relname) AS name" \
+	" FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace" \
+	" WHERE c.relkind = ANY ('{r,p,v,m,f,c,S}') AND c.relpersistence <> 't'" \
+	" AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'"
+
+/* REINDEX CONCURRENTLY is each replica's own, and leaves such names if it fails. */
+#define IS_REINDEXED "i.relname ~ '_cc(new|old)[0-9]*$'"
+
+static const char *const missing_query =
+"SELECT array(SELECT format('%s:%s', attrelid, attnum) FROM pg_attribute WHERE atthasmissing)";
+
+static const char *const outcome_query =
+"WITH relation AS (" RELATIONS "),"
+" line (kind, line) AS ("
+" SELECT 'relations', (name, relkind, relpersistence, relispartition, relrowsecurity, relforcerowsecurity,"
+"   format_type(nullif(reloftype, 0), NULL), pg_get_expr(relpartbound, oid), pg_get_partkeydef(oid),"
+"   CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END)::text"
+"  FROM relation"
+" UNION ALL"
+" SELECT 'relations', (child.name, parent.name, inhseqno)::text"
+"  FROM pg_inherits JOIN relation child ON child.oid = inhrelid JOIN relation parent ON parent.oid = inhparent"
+" UNION ALL"
+" SELECT 'columns', (name, attname, format_type(atttypid, atttypmod), attnotnull, attidentity, attgenerated,"
+"   attcollation::regcollation, pg_get_expr(adbin, adrelid))::text"
+"  FROM relation JOIN pg_attribute ON attrelid = relation.oid AND attnum > 0 AND NOT attisdropped AND relkind <> 'S'"
+"   LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum"
+" UNION ALL"
+" SELECT 'constraints', (coalesce(name, format_type(contypid, NULL)), conname, contype, convalidated, condeferrable,"
+"   condeferred, pg_get_constraintdef(con.oid))::text"
+"  FROM pg_constraint con LEFT JOIN relation ON relation.oid = conrelid"
+"  WHERE name IS NOT NULL OR (contypid <> 0 AND connamespace::regnamespace::text !~ '^(pg_|information_schema)')"
+" UNION ALL"
+" SELECT 'indexes', (pg_get_indexdef(i.oid), indimmediate, indisreplident, inhparent::regclass)::text"
+"  FROM relation JOIN pg_index ON indrelid = relation.oid JOIN pg_class i ON i.oid = indexrelid"
+"   LEFT JOIN pg_inherits ON inhrelid = i.oid"
+"  WHERE (indisunique OR i.relispartition OR i.relkind = 'I') AND NOT " IS_REINDEXED
+" UNION ALL"
+" SELECT 'triggers', (name, tgname, tgenabled, pg_get_triggerdef(t.oid))::text"
+"  FROM pg_trigger t JOIN relation ON relation.oid = tgrelid WHERE NOT tgisinternal"
+" UNION ALL"
+" SELECT 'rules', (name, rulename, ev_enabled, pg_get_ruledef(r.oid))::text"
+"  FROM pg_rewrite r JOIN relation ON relation.oid = ev_class WHERE rulename <> '_RETURN'"
+" UNION ALL"
+" SELECT 'policies', (name, polname, polcmd, polpermissive, pg_get_expr(polqual, polrelid),"
+"   pg_get_expr(polwithcheck, polrelid))::text"
+"  FROM pg_policy JOIN relation ON relation.oid = polrelid"
+" UNION ALL"
+" SELECT 'types', (format_type(t.oid, NULL), typtype, format_type(nullif(typbasetype, 0), typtypmod), typnotnull, typdefault,"
+"   array(SELECT enumlabel FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder))::text"
+"  FROM pg_type t WHERE typtype IN ('d', 'e') AND typnamespace::regnamespace::text !~ '^(pg_|information_schema)'"
+" UNION ALL"
+" SELECT 'functions', (p.oid::regprocedure, prokind, format_type(prorettype, NULL), proretset, provolatile, prosecdef,"
+"   proisstrict, proleakproof, proconfig, prosrc, pg_get_function_sqlbody(p.oid))::text"
+"  FROM pg_proc p WHERE pronamespace::regnamespace::text !~ '^(pg_|information_schema)'"
+" UNION ALL"
+" SELECT 'statistics', pg_get_statisticsobjdef(s.oid)"
+"  FROM pg_statistic_ext s JOIN relation ON relation.oid = stxrelid"
+" UNION ALL"
+" SELECT 'rows', (name, mip.relation_checksum(oid))::text FROM relation WHERE oid = ANY ($1)"
+" UNION ALL"
+" SELECT 'rows', (name, attname, attmissingval)::text"
+"  FROM relation JOIN pg_attribute ON attrelid = relation.oid"
+"  WHERE atthasmissing AND format('%s:%s', attrelid, attnum) <> ALL ($2)"
+")"
+" SELECT string_agg(format(' %s=%s', kind, sum), '' ORDER BY kind COLLATE \"C\") FROM ("
+"  SELECT kind, left(encode(sha256(convert_to(string_agg(line, E'\\n' ORDER BY line COLLATE \"C\"),"
+"   getdatabaseencoding())), 'hex'), 16) AS sum"
+"  FROM line GROUP BY kind) sums";
+
+/* How values and names are written, whoever asks. */
+static void
+set_as_compared(void)
+{
+	static const char *const settings[][2] = {
+		{"search_path", "pg_catalog, pg_temp"},
+		{"quote_all_identifiers", "off"},
+		{"standard_conforming_strings", "on"},
+		{"DateStyle", "ISO, MDY"},
+		{"IntervalStyle", "postgres"},
+		{"TimeZone", "UTC"},
+		{"extra_float_digits", "1"},
+		{"bytea_output", "hex"},
+		{"max_parallel_workers_per_gather", "0"},
+		{"jit", "off"},
+	};
+
+	for (int i = 0; i < lengthof(settings); i++)
+		mip_set_for_now(settings[i][0], settings[i][1]);
+}
+
+/* As it is now, whatever the transaction's snapshot sees */
+static Datum
+ask(const char *query, int nargs, Oid *types, Datum *values)
+{
+	int			level = NewGUCNestLevel();
+	SPIPlanPtr	plan;
+	Datum		result;
+	bool		isnull;
+
+	set_as_compared();
+	plan = SPI_prepare(query, nargs, types);
+	if (plan == NULL ||
+		SPI_execute_snapshot(plan, values, NULL, GetLatestSnapshot(), InvalidSnapshot, true, false, 0) != SPI_OK_SELECT ||
+		SPI_processed != 1)
+		elog(ERROR, "definitions cannot be compared: %s", SPI_result_code_string(SPI_result));
+	result = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	if (isnull)
+		elog(ERROR, "there are no definitions");
+	result = PointerGetDatum(PG_DETOAST_DATUM_COPY(result));
+	SPI_freeplan(plan);
+	AtEOXact_GUC(false, level);
+	return result;
+}
+
+Datum
+mip_missing_before(void)
+{
+	return ask(missing_query, 0, NULL, NULL);
+}
+
+/* ---- rows that are stored anew ---- */
+
+static void
+note_stored_anew(Relation classes, HeapTuple row, void *found)
+{
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+	ArrayBuildState **tables = found;
+	Relation	rel;
+
+	if (form->relkind != RELKIND_RELATION || form->relpersistence != RELPERSISTENCE_PERMANENT ||
+		form->relam != get_table_am_oid("mip", false) ||
+		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->t_data)))
+		return;
+	rel = table_open(form->oid, AccessShareLock);
+	if (rel->rd_createSubid == InvalidSubTransactionId && rel->MIP_RD_FIRST_FILE_SUBID != InvalidSubTransactionId)
+		*tables = accumArrayResult(*tables, ObjectIdGetDatum(form->oid), false, OIDOID, CurrentMemoryContext);
+	table_close(rel, AccessShareLock);
+}
+
+static Datum
+stored_anew(void)
+{
+	ArrayBuildState *tables = initArrayResult(OIDOID, CurrentMemoryContext, false);
+
+	mip_each_row(RelationRelationId, note_stored_anew, &tables);
+	return makeArrayResult(tables, CurrentMemoryContext);
+}
+
+/* ---- the outcome ---- */
+
+char *
+mip_outcome(Datum missing_before)
+{
+	Oid			types[] = {OIDARRAYOID, TEXTARRAYOID};
+	Datum		values[] = {stored_anew(), missing_before};
+	char	   *sums = TextDatumGetCString(ask(outcome_query, lengthof(types), types, values));
+
+	return psprintf("%d%s", PG_VERSION_NUM / 10000, sums);
+}
+
+static char *
+kind_of(const char *word)
+{
+	return pnstrdup(word, strcspn(word, "="));
+}
+
+/* The kinds of what is in `outcome`, and not the same in `other` */
+static void
+add_kinds(StringInfo kinds, const char *outcome, const char *other)
+{
+	char	   *at = pstrdup(outcome);
+	char	   *word = strsep(&at, " ");	/* the version */
+
+	while ((word = strsep(&at, " ")) != NULL)
+	{
+		char	   *kind = kind_of(word);
+
+		if (strstr(other, psprintf(" %s ", word)) == NULL && strstr(kinds->data, kind) == NULL)
+			appendStringInfo(kinds, "%s%s", kinds->len ? ", " : "", kind);
+	}
+}
+
+void
+mip_check_outcome(const char *outcome, const char *expected)
+{
+	StringInfoData kinds;
+
+	if (atoi(outcome) != atoi(expected) || strcmp(outcome, expected) == 0)
+		return;
+	initStringInfo(&kinds);
+	add_kinds(&kinds, outcome, psprintf("%s ", expected));
+	add_kinds(&kinds, expected, psprintf("%s ", outcome));
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the definition comes to something else at this replica than where it was sent from"),
+			 errdetail("Not the same are: %s.", kinds.data),
+			 errhint("Compare this replica with another one by pg_dump --schema-only, and drop what is its own and in the way. "
+					 "If the definition is not the same at any replica, leave it out at all: mip.replica_skip().")));
+}

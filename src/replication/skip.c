@@ -1,0 +1,76 @@
+/*-------------------------------------------------------------------------
+ *
+ * skip.c
+ *	  Definitions that fail at this replica, and are left out.
+ *
+ * What is in the log does not go again: a definition that can be executed nowhere would keep all
+ * replicas at its position for ever. Whoever answers for them leaves it out at each. It counts
+ * as refused, and the verdict is in the history: a replica that has executed it, and those
+ * that have not, do not go on together (MP030).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "replication/member.h"
+#include "replication/skip.h"
+
+uint32
+mip_definition_failed(void)
+{
+	uint32		failures;
+
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	if (mip_member->failed != mip_member->defining)
+		mip_member->failures = 0;
+	mip_member->failed = mip_member->defining;
+	failures = ++mip_member->failures;
+	LWLockRelease(mip_member->lock);
+	return failures;
+}
+
+static bool
+has_failed(uint64 position)
+{
+	return position != 0 && mip_member->failed == position && mip_member->applied < position;
+}
+
+void
+mip_definition_skip(uint64 position)
+{
+	bool		failed;
+
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	failed = has_failed(position);
+	if (failed)
+		mip_member->skipped = position;
+	LWLockRelease(mip_member->lock);
+	if (!failed)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("no definition has failed at position %llu", (unsigned long long) position),
+				 errdetail("Only one that this replica cannot execute can be left out."),
+				 errhint("The log of its agent says which position it waits at.")));
+}
+
+bool
+mip_definition_is_skipped(uint64 position)
+{
+	bool		result;
+
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	result = mip_member->skipped == position;
+	LWLockRelease(mip_member->lock);
+	return result;
+}
+
+bool
+mip_definition_skipped_behind(uint64 position)
+{
+	bool		result;
+
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	result = mip_member->skipped > position;
+	LWLockRelease(mip_member->lock);
+	return result;
+}
