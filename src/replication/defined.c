@@ -18,6 +18,7 @@
 #include "catalog/pg_attrdef.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
+#include "catalog/pg_depend.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
@@ -201,6 +202,48 @@ check_rows_fit(void)
 		mip_check_index_fits(lfirst_oid(lc));
 }
 
+/* ---- what is another session's ---- */
+
+static Oid
+schema_of_type(Oid type)
+{
+	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	Oid			schema;
+
+	if (!HeapTupleIsValid(tuple))
+		return InvalidOid;
+	schema = ((Form_pg_type) GETSTRUCT(tuple))->typnamespace;
+	ReleaseSysCache(tuple);
+	return schema;
+}
+
+static Oid
+schema_of(Oid class, Oid object)
+{
+	switch (class)
+	{
+		case RelationRelationId:
+			return get_rel_namespace(object);
+		case ProcedureRelationId:
+			return get_func_namespace(object);
+		case TypeRelationId:
+			return schema_of_type(object);
+		default:
+			return InvalidOid;
+	}
+}
+
+/* What is temporary has a schema by which a superuser may name it; of his own session there is none. */
+static void
+check_dependency(Relation dependencies, HeapTuple row, void *arg)
+{
+	Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
+
+	if (is_new(row) && isAnyTempNamespace(schema_of(form->refclassid, form->refobjid)))
+		refuse_defined(get_namespace_name(schema_of(form->refclassid, form->refobjid)),
+					   "What is temporary is a session's of this replica.");
+}
+
 /* ---- partitions ---- */
 
 /* What a search looks for: visitors of types know nothing else. */
@@ -361,5 +404,6 @@ mip_check_defined(MipDefinedBefore *before)
 	mip_each_row(AttrDefaultRelationId, check_generated, NULL);
 	mip_each_row(IndexRelationId, check_index, NULL);
 	check_partitions();
+	mip_each_row(DependRelationId, check_dependency, NULL);
 	check_rows_fit();
 }

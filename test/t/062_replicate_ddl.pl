@@ -242,6 +242,12 @@ if ($node{a}->pg_version >= 18)
 	refused($_, '0A000') for (q[CREATE TABLE x (id bigint, z bigint GENERATED ALWAYS AS (id + 'numbers'::regclass::oid::bigint) VIRTUAL)],
 		'ALTER TABLE refers2 ALTER CONSTRAINT r ENFORCED');
 }
+my $elsewhere = session($node{a}, 'one with temporary objects');
+$elsewhere->sql(q[CREATE TEMP SEQUENCE ts; CREATE TEMP TABLE tt (i int); CREATE FUNCTION pg_temp.tf(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1']);
+my $its = $elsewhere->sql('SELECT pg_my_temp_schema()::regnamespace');
+refused($_, '0A000') for ("ALTER TABLE other ALTER n SET DEFAULT nextval('$its.ts')", "CREATE TABLE x (t $its.tt)", "CREATE TABLE x (i int CHECK ($its.tf(i) > 0))",
+	"CREATE FUNCTION x($its.tt) RETURNS int LANGUAGE sql AS 'SELECT 1'");
+$elsewhere->quit;
 refused('ALTER TABLE nowhere ADD x int', '42P01', 'a table that is not there');
 refused('CREATE TABLE x (', '42601', 'no SQL');
 refused('', '42601', 'nothing');

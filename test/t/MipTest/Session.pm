@@ -48,8 +48,9 @@ sub finish
 	$psql->{timeout}->start($PostgreSQL::Test::Utils::timeout_default);
 	while ($psql->{stdout} !~ $mark || $psql->{stderr} !~ $mark)
 	{
-		last unless eval { $psql->{run}->pump };
+		my $goes_on = eval { $psql->{run}->pump };
 		die "$self->{name}: timed out" if $psql->{timeout}->is_expired;
+		last unless $goes_on;
 	}
 	my ($out, $err) = ($psql->{stdout}, $psql->{stderr});
 	$out =~ s/\r?\n?$mark//;
