@@ -252,6 +252,7 @@ class _Session:
         except BaseException as error:
             self._tell(tx, outcome(error), error)
             if isinstance(error, psycopg.Error) and not conn.closed:
+                await self._end_block(conn)
                 return
             raise
         finally:
@@ -259,6 +260,12 @@ class _Session:
             await asyncio.gather(canceller, return_exceptions=True)
         self._tell(tx, "committed", None)
         await self._note_position(conn, tx)
+
+    async def _end_block(self, conn: Connection) -> None:
+        """Where COMMIT has been cancelled before it has begun to."""
+        if conn.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+            async with asyncio.timeout(PATIENCE):
+                await rows(conn, "ROLLBACK")
 
     def _maybe_cancel(self, conn: Connection) -> asyncio.Task[None]:
         after = self._rng.uniform(0, 0.02) if self._rng.random() < CANCELLED else PATIENCE

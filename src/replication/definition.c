@@ -181,7 +181,7 @@ execute(const Definition *definition, Attempt what, MemoryContext memory)
 	int			level = NewGUCNestLevel();
 	Oid			user;
 	int			context;
-	Datum		missing;
+	Datum		before;
 	char	   *outcome;
 
 	GetUserIdAndSecContext(&user, &context);
@@ -189,9 +189,9 @@ execute(const Definition *definition, Attempt what, MemoryContext memory)
 	if (what == BY_WHAT_IS_SEEN)
 		mip_set_for_now("max_parallel_maintenance_workers", "0");
 	SPI_connect();
-	missing = mip_missing_before();
+	before = mip_outcome_before();
 	execute_statements(definition, what == TRIAL);
-	outcome = MemoryContextStrdup(memory, mip_outcome(missing));
+	outcome = MemoryContextStrdup(memory, mip_outcome(before));
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);
 	AtEOXact_GUC(false, level); /* nor stays what it has set itself */

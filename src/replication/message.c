@@ -201,12 +201,12 @@ mip_message_settings(const MipMessage *message)
 /* ---- history ---- */
 
 uint64
-mip_history_next(uint64 history, uint64 position, bool certified, const uint8 *bytes, Size length)
+mip_history_next(uint64 history, uint64 position, uint8 what, const uint8 *bytes, Size length)
 {
 	uint8		verdict[9];
 
 	mipw_put_number(verdict, position, 8);
-	verdict[8] = certified;
+	verdict[8] = what;
 	history = mipw_fnv(history ^ MIPW_FNV, verdict, sizeof(verdict));
 	return mipw_fnv(history, bytes, length);
 }

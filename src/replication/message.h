@@ -120,8 +120,11 @@ pg_noreturn extern void mip_refuse_message(const char *detail);
 extern bytea *mip_settings_message(const MipLogSettings *settings, MipMessageId id, char *member);
 extern MipLogSettings mip_message_settings(const MipMessage *message);
 
-/* What is known of the log so far, with one message more at this position. Source: design. */
-extern uint64 mip_history_next(uint64 history, uint64 position, bool certified,
+/*
+ * What is known of the log so far, with one message more at this position, and what has become of it (refused,
+ * certified, left out). Source: design.
+ */
+extern uint64 mip_history_next(uint64 history, uint64 position, uint8 what,
 							   const uint8 *bytes, Size length);
 
 #endif							/* MIP_REPLICATION_MESSAGE_H */

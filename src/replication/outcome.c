@@ -9,9 +9,10 @@
  * noticed here, and by that replica, before it is committed: it waits until that has been mended, or the
  * definition is left out.
  *
- * Compared is what is replicated: no temporary objects, no index that may be a replica's own, no
- * numbers, no rights; and no values that were stored before, as those of a column that was added
- * without writing the table anew: who has used VACUUM FULL has them elsewhere.
+ * Compared is what has become of what is replicated: no temporary objects, no index that may be a
+ * replica's own, no numbers, no rights. And only what the definition has changed: what was there may
+ * look otherwise at each replica, as the name of an index by its number, which REINDEX CONCURRENTLY
+ * has given to another one. So of what has gone it is the name only.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,75 +37,86 @@
 #include "base/settings.h"
 #include "replication/outcome.h"
 
-#define RELATIONS \
-	"SELECT c.*, format('%I.%I', n.nspname, c.relname) AS name" \
-	" FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace" \
-	" WHERE c.relkind = ANY ('{r,p,v,m,f,c,S}') AND c.relpersistence <> 't'" \
-	" AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'"
-
 /* REINDEX CONCURRENTLY is each replica's own, and leaves such names if it fails. */
 #define IS_REINDEXED "i.relname ~ '_cc(new|old)[0-9]*$'"
 
-static const char *const missing_query =
-"SELECT array(SELECT format('%s:%s', attrelid, attnum) FROM pg_attribute WHERE atthasmissing)";
+#define IS_OURS(namespace) namespace "::regnamespace::text !~ '^(pg_|information_schema$)'"
 
+/* Of what kind something is, its name, and what it is */
+#define LINES \
+	"relation AS (" \
+	" SELECT c.*, format('%I.%I', n.nspname, c.relname) AS name" \
+	"  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace" \
+	"  WHERE c.relkind = ANY ('{r,p,v,m,f,c,S}') AND c.relpersistence <> 't' AND " IS_OURS("c.relnamespace") \
+	"), line (kind, name, what) AS (" \
+	" SELECT 'relations', name, (relkind, relpersistence, relispartition, relrowsecurity, relforcerowsecurity," \
+	"   format_type(nullif(reloftype, 0), NULL), pg_get_expr(relpartbound, oid), pg_get_partkeydef(oid)," \
+	"   CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END)::text" \
+	"  FROM relation" \
+	" UNION ALL" \
+	" SELECT 'relations', format('%s %s', child.name, parent.name), inhseqno::text" \
+	"  FROM pg_inherits JOIN relation child ON child.oid = inhrelid JOIN relation parent ON parent.oid = inhparent" \
+	" UNION ALL" \
+	" SELECT 'columns', format('%s.%I', name, attname), (format_type(atttypid, atttypmod), attnotnull, attidentity," \
+	"   attgenerated, attcollation::regcollation, pg_get_expr(adbin, adrelid))::text" \
+	"  FROM relation JOIN pg_attribute ON attrelid = relation.oid AND attnum > 0 AND NOT attisdropped AND relkind <> 'S'" \
+	"   LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum" \
+	" UNION ALL" \
+	" SELECT 'constraints', format('%s %I', coalesce(name, format_type(contypid, NULL)), conname), (contype, convalidated," \
+	"   condeferrable, condeferred, pg_get_constraintdef(con.oid))::text" \
+	"  FROM pg_constraint con LEFT JOIN relation ON relation.oid = conrelid" \
+	"  WHERE name IS NOT NULL OR contypid <> 0 AND " IS_OURS("connamespace") \
+	" UNION ALL" \
+	" SELECT 'indexes', i.oid::regclass::text, (pg_get_indexdef(i.oid), indimmediate, indisreplident, inhparent::regclass)::text" \
+	"  FROM relation JOIN pg_index ON indrelid = relation.oid JOIN pg_class i ON i.oid = indexrelid" \
+	"   LEFT JOIN pg_inherits ON inhrelid = i.oid" \
+	"  WHERE (indisunique OR i.relispartition OR i.relkind = 'I') AND NOT " IS_REINDEXED \
+	" UNION ALL" \
+	" SELECT 'triggers', format('%s %I', name, tgname), (tgenabled, pg_get_triggerdef(t.oid))::text" \
+	"  FROM pg_trigger t JOIN relation ON relation.oid = tgrelid WHERE NOT tgisinternal" \
+	" UNION ALL" \
+	" SELECT 'rules', format('%s %I', name, rulename), (ev_enabled, pg_get_ruledef(r.oid))::text" \
+	"  FROM pg_rewrite r JOIN relation ON relation.oid = ev_class WHERE rulename <> '_RETURN'" \
+	" UNION ALL" \
+	" SELECT 'policies', format('%s %I', name, polname), (polcmd, polpermissive, pg_get_expr(polqual, polrelid)," \
+	"   pg_get_expr(polwithcheck, polrelid))::text" \
+	"  FROM pg_policy JOIN relation ON relation.oid = polrelid" \
+	" UNION ALL" \
+	" SELECT 'types', format_type(t.oid, NULL), (typtype, format_type(nullif(typbasetype, 0), typtypmod), typnotnull," \
+	"   typdefault, array(SELECT enumlabel FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder))::text" \
+	"  FROM pg_type t WHERE typtype IN ('d', 'e') AND " IS_OURS("typnamespace") \
+	" UNION ALL" \
+	" SELECT 'functions', p.oid::regprocedure::text, (prokind, format_type(prorettype, NULL), proretset, provolatile," \
+	"   prosecdef, proisstrict, proleakproof, proconfig, prosrc, pg_get_function_sqlbody(p.oid))::text" \
+	"  FROM pg_proc p WHERE " IS_OURS("pronamespace") \
+	" UNION ALL" \
+	" SELECT 'statistics', format('%s.%I', stxnamespace::regnamespace, stxname), pg_get_statisticsobjdef(s.oid)" \
+	"  FROM pg_statistic_ext s JOIN relation ON relation.oid = stxrelid" \
+	" UNION ALL" \
+	" SELECT 'rows', format('%s.%I', name, attname), attmissingval::text" \
+	"  FROM relation JOIN pg_attribute ON attrelid = relation.oid WHERE atthasmissing" \
+	"), known (kind, name, it) AS (" \
+	" SELECT kind, name, format('%s %s = %s', kind, name, hashtextextended(what, 0)) FROM line" \
+	")"
+
+static const char *const before_query =
+"WITH " LINES " SELECT coalesce(array_agg(it), '{}') FROM known";
+
+/* $1: what was known before. $2: tables that have been stored anew. */
 static const char *const outcome_query =
-"WITH relation AS (" RELATIONS "),"
-" line (kind, line) AS ("
-" SELECT 'relations', (name, relkind, relpersistence, relispartition, relrowsecurity, relforcerowsecurity,"
-"   format_type(nullif(reloftype, 0), NULL), pg_get_expr(relpartbound, oid), pg_get_partkeydef(oid),"
-"   CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END)::text"
-"  FROM relation"
+"WITH " LINES ", before AS ("
+" SELECT it, split_part(it, ' = ', 1) AS name FROM unnest($1) AS it"
+"), difference (kind, line) AS ("
+" SELECT kind, it FROM known WHERE it NOT IN (SELECT it FROM before)"
 " UNION ALL"
-" SELECT 'relations', (child.name, parent.name, inhseqno)::text"
-"  FROM pg_inherits JOIN relation child ON child.oid = inhrelid JOIN relation parent ON parent.oid = inhparent"
+" SELECT split_part(name, ' ', 1), name FROM before"
+"  WHERE name NOT LIKE 'rows %' AND name NOT IN (SELECT format('%s %s', kind, name) FROM known)"
 " UNION ALL"
-" SELECT 'columns', (name, attname, format_type(atttypid, atttypmod), attnotnull, attidentity, attgenerated,"
-"   attcollation::regcollation, pg_get_expr(adbin, adrelid))::text"
-"  FROM relation JOIN pg_attribute ON attrelid = relation.oid AND attnum > 0 AND NOT attisdropped AND relkind <> 'S'"
-"   LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum"
-" UNION ALL"
-" SELECT 'constraints', (coalesce(name, format_type(contypid, NULL)), conname, contype, convalidated, condeferrable,"
-"   condeferred, pg_get_constraintdef(con.oid))::text"
-"  FROM pg_constraint con LEFT JOIN relation ON relation.oid = conrelid"
-"  WHERE name IS NOT NULL OR (contypid <> 0 AND connamespace::regnamespace::text !~ '^(pg_|information_schema)')"
-" UNION ALL"
-" SELECT 'indexes', (pg_get_indexdef(i.oid), indimmediate, indisreplident, inhparent::regclass)::text"
-"  FROM relation JOIN pg_index ON indrelid = relation.oid JOIN pg_class i ON i.oid = indexrelid"
-"   LEFT JOIN pg_inherits ON inhrelid = i.oid"
-"  WHERE (indisunique OR i.relispartition OR i.relkind = 'I') AND NOT " IS_REINDEXED
-" UNION ALL"
-" SELECT 'triggers', (name, tgname, tgenabled, pg_get_triggerdef(t.oid))::text"
-"  FROM pg_trigger t JOIN relation ON relation.oid = tgrelid WHERE NOT tgisinternal"
-" UNION ALL"
-" SELECT 'rules', (name, rulename, ev_enabled, pg_get_ruledef(r.oid))::text"
-"  FROM pg_rewrite r JOIN relation ON relation.oid = ev_class WHERE rulename <> '_RETURN'"
-" UNION ALL"
-" SELECT 'policies', (name, polname, polcmd, polpermissive, pg_get_expr(polqual, polrelid),"
-"   pg_get_expr(polwithcheck, polrelid))::text"
-"  FROM pg_policy JOIN relation ON relation.oid = polrelid"
-" UNION ALL"
-" SELECT 'types', (format_type(t.oid, NULL), typtype, format_type(nullif(typbasetype, 0), typtypmod), typnotnull, typdefault,"
-"   array(SELECT enumlabel FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder))::text"
-"  FROM pg_type t WHERE typtype IN ('d', 'e') AND typnamespace::regnamespace::text !~ '^(pg_|information_schema)'"
-" UNION ALL"
-" SELECT 'functions', (p.oid::regprocedure, prokind, format_type(prorettype, NULL), proretset, provolatile, prosecdef,"
-"   proisstrict, proleakproof, proconfig, prosrc, pg_get_function_sqlbody(p.oid))::text"
-"  FROM pg_proc p WHERE pronamespace::regnamespace::text !~ '^(pg_|information_schema)'"
-" UNION ALL"
-" SELECT 'statistics', pg_get_statisticsobjdef(s.oid)"
-"  FROM pg_statistic_ext s JOIN relation ON relation.oid = stxrelid"
-" UNION ALL"
-" SELECT 'rows', (name, mip.relation_checksum(oid))::text FROM relation WHERE oid = ANY ($1)"
-" UNION ALL"
-" SELECT 'rows', (name, attname, attmissingval)::text"
-"  FROM relation JOIN pg_attribute ON attrelid = relation.oid"
-"  WHERE atthasmissing AND format('%s:%s', attrelid, attnum) <> ALL ($2)"
-")"
-" SELECT string_agg(format(' %s=%s', kind, sum), '' ORDER BY kind COLLATE \"C\") FROM ("
-"  SELECT kind, left(encode(sha256(convert_to(string_agg(line, E'\\n' ORDER BY line COLLATE \"C\"),"
+" SELECT 'rows', (name, mip.relation_checksum(oid))::text FROM relation WHERE oid = ANY ($2)"
+") SELECT coalesce(string_agg(format(' %s=%s', kind, sum), '' ORDER BY kind COLLATE \"C\"), '') FROM ("
+" SELECT kind, left(encode(sha256(convert_to(string_agg(line, E'\\n' ORDER BY line COLLATE \"C\"),"
 "   getdatabaseencoding())), 'hex'), 16) AS sum"
-"  FROM line GROUP BY kind) sums";
+"  FROM difference GROUP BY kind) sums";
 
 /* How values and names are written, whoever asks. */
 static void
@@ -144,7 +156,7 @@ ask(const char *query, int nargs, Oid *types, Datum *values)
 		elog(ERROR, "definitions cannot be compared: %s", SPI_result_code_string(SPI_result));
 	result = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	if (isnull)
-		elog(ERROR, "there are no definitions");
+		elog(ERROR, "definitions cannot be compared");
 	result = PointerGetDatum(PG_DETOAST_DATUM_COPY(result));
 	SPI_freeplan(plan);
 	AtEOXact_GUC(false, level);
@@ -152,9 +164,9 @@ ask(const char *query, int nargs, Oid *types, Datum *values)
 }
 
 Datum
-mip_missing_before(void)
+mip_outcome_before(void)
 {
-	return ask(missing_query, 0, NULL, NULL);
+	return ask(before_query, 0, NULL, NULL);
 }
 
 /* ---- rows that are stored anew ---- */
@@ -188,10 +200,10 @@ stored_anew(void)
 /* ---- the outcome ---- */
 
 char *
-mip_outcome(Datum missing_before)
+mip_outcome(Datum before)
 {
-	Oid			types[] = {OIDARRAYOID, TEXTARRAYOID};
-	Datum		values[] = {stored_anew(), missing_before};
+	Oid			types[] = {TEXTARRAYOID, OIDARRAYOID};
+	Datum		values[] = {before, stored_anew()};
 	char	   *sums = TextDatumGetCString(ask(outcome_query, lengthof(types), types, values));
 
 	return psprintf("%d%s", PG_VERSION_NUM / 10000, sums);

@@ -8,14 +8,14 @@
 #ifndef MIP_REPLICATION_OUTCOME_H
 #define MIP_REPLICATION_OUTCOME_H
 
-/* Which columns have values outside of rows, before it is executed; within SPI, as what follows */
-extern Datum mip_missing_before(void);
+/* What there is before it is executed; within SPI, as what follows */
+extern Datum mip_outcome_before(void);
 
 /*
- * Behind it: checksums, by their kinds, of all definitions of replicated objects, and of the rows that have been
- * stored anew since. They are the same where a server of the same major version has the same.
+ * Behind it: checksums, by their kinds, of the definitions of replicated objects that are not the same as before, and of
+ * the rows that have been stored anew. They are the same where a server of the same major version comes to the same.
  */
-extern char *mip_outcome(Datum missing_before);
+extern char *mip_outcome(Datum before);
 
 /*
  * Errors out (55000) where another outcome was expected, and says of what kinds. One of another

@@ -14,6 +14,8 @@ typedef struct MipPosition
 {
 	uint64		position;
 	bool		certified;
+	bool		left_out;		/* a definition that is certified, and not
+								 * executed: in the history only */
 	uint64		history;
 } MipPosition;
 

@@ -337,7 +337,7 @@ static void
 write_position(void)
 {
 	const MipCommit *mine = mip_my_commit();
-	MipPosition position = {mine->position, true, mine->history};
+	MipPosition position = {.position = mine->position,.certified = true,.history = mine->history};
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();
@@ -473,7 +473,7 @@ mip_refusal_kept_out(void)
 }
 
 pg_noreturn static void
-skipped(void)
+left_out(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -494,11 +494,11 @@ mip_publish_definition(const char *command)
 
 		mip_peers_slow_down();
 		position = publish_definition(definition, known);
+		if (position != 0 && mip_definition_is_skipped(position))
+			left_out();
 		told = position != 0;
 		if (told)
 			return last_position = position;
-		if (mip_definition_skipped_behind(known))
-			skipped();
 		mip_wait_for_position(known + 1);	/* what has been changed meanwhile */
 	}
 	refused();

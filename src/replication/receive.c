@@ -242,11 +242,13 @@ written_position(void)
 	return position;
 }
 
-/* With this message, and the verdict that `position` has, behind that history */
+/* With this message, and what has become of it, behind that history */
 static uint64
 history_behind(uint64 before, const MipPosition *position, const bytea *bytes)
 {
-	return mip_history_next(before, position->position, position->certified,
+	uint8		what = position->certified + position->left_out;
+
+	return mip_history_next(before, position->position, what,
 							(const uint8 *) VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
 }
 
@@ -254,10 +256,13 @@ static void
 check_written(const MipPosition *position, const bytea *bytes)
 {
 	MipPosition before = {0};
+	MipPosition left_out = *position;
 
 	if (me.next > 1 && !mip_position_find(me.next - 1, &before))
 		return;					/* it is the first one that is remembered */
-	if (history_behind(before.history, position, bytes) != position->history)
+	left_out.left_out = position->certified;
+	if (history_behind(before.history, position, bytes) != position->history &&
+		history_behind(before.history, &left_out, bytes) != position->history)
 		mip_diverged("Another message had that position when it was applied.");
 }
 
@@ -517,19 +522,28 @@ receive_fence(const MipMessage *message, MipPosition *position, const bytea *byt
 	return "told";
 }
 
-/* Whoever waits for it waits until it is done. */
+/*
+ * Whoever waits for it waits until it is done. For the others it is the same if it is left out: they have been told
+ * that they are refused when it was tried, and are.
+ */
 static const char *
 receive_definition(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
+	bool		executed;
+
 	require_certifier();
-	position->certified = mip_certify(me.certifier, message, NULL) && !mip_definition_is_skipped(me.next);
-	if (position->certified)
+	position->certified = mip_certify(me.certifier, message, NULL);
+	position->left_out = position->certified && mip_definition_is_skipped(me.next);
+	executed = position->certified && !position->left_out;
+	if (executed)
 		define(message);
 	position->history = history_behind(me.history, position, bytes);
 	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	tell_when_done(message);
-	book(position, position->certified ? MIP_REPLICATION_APPLIED : MIP_REPLICATION_REFUSED);
-	return position->certified ? "applied" : "refused";
+	book(position, executed ? MIP_REPLICATION_APPLIED : MIP_REPLICATION_REFUSED);
+	if (position->left_out)
+		return "left out";
+	return executed ? "applied" : "refused";
 }
 
 /* ---- a message ---- */
@@ -552,7 +566,7 @@ receive_again(const MipMessage *message, const bytea *bytes)
 static const char *
 receive_new(const MipMessage *message, const bytea *bytes)
 {
-	MipPosition position = {me.next, true, 0};
+	MipPosition position = {.position = me.next,.certified = true};
 	const char *result;
 
 	check_history(message);

@@ -4,9 +4,9 @@
  *	  Definitions that fail at this replica, and are left out.
  *
  * What is in the log does not go again: a definition that can be executed nowhere would keep all
- * replicas at its position for ever. Whoever answers for them leaves it out at each. It counts
- * as refused, and the verdict is in the history: a replica that has executed it, and those
- * that have not, do not go on together (MP030).
+ * replicas at its position for ever. Whoever answers for them leaves it out at each. It is certified
+ * nevertheless, as who was in its way has been told; that it was not executed is in the history: a
+ * replica that has executed it, and those that have not, do not go on together (MP030).
  *
  *-------------------------------------------------------------------------
  */
@@ -60,17 +60,6 @@ mip_definition_is_skipped(uint64 position)
 
 	LWLockAcquire(mip_member->lock, LW_SHARED);
 	result = mip_member->skipped == position;
-	LWLockRelease(mip_member->lock);
-	return result;
-}
-
-bool
-mip_definition_skipped_behind(uint64 position)
-{
-	bool		result;
-
-	LWLockAcquire(mip_member->lock, LW_SHARED);
-	result = mip_member->skipped > position;
 	LWLockRelease(mip_member->lock);
 	return result;
 }

@@ -16,7 +16,4 @@ extern void mip_definition_skip(uint64 position);
 
 extern bool mip_definition_is_skipped(uint64 position);
 
-/* Has one behind that position been left out here? */
-extern bool mip_definition_skipped_behind(uint64 position);
-
 #endif							/* MIP_REPLICATION_SKIP_H */

@@ -233,8 +233,8 @@ same('takers that go');
 # ... or takes it back
 $s{a}->send_sql('UPDATE parent SET v = 8 WHERE id = 12');
 $node{a}->poll_query_until('postgres', 'SELECT waiting = 1 FROM mip.replication');
-is($taker->sql('BEGIN; SAVEPOINT x; SELECT count(*) FROM mip.replica_take(timeout_ms => 10000); ROLLBACK TO x; COMMIT'), '1', 'what is taken in a savepoint');
-is($taker->sql('SELECT count(*) FROM mip.replica_take(timeout_ms => 0)'), '1', '... that is rolled back is taken again');
+is($taker->sql(q[BEGIN; SAVEPOINT x; SELECT count(*) FILTER (WHERE get_byte(message, 5) <> ascii('M')) FROM mip.replica_take(timeout_ms => 10000); ROLLBACK TO x; COMMIT]), '1', 'what is taken in a savepoint');
+is($taker->sql(q[SELECT count(*) FILTER (WHERE get_byte(message, 5) <> ascii('M')) FROM mip.replica_take(timeout_ms => 0)]), '1', '... that is rolled back is taken again');
 take('a');
 receive('a');
 $s{a}->finish;

@@ -25,6 +25,7 @@ first_replica('a', q[
 	CREATE TABLE s2.t (id int, n int);
 	CREATE UNIQUE INDEX x ON s2.t (id);
 	CREATE TABLE joes.pairs (a int, b int);
+	CREATE VIEW sized AS SELECT pg_relation_size('acct_pkey'::regclass);
 	CREATE FUNCTION here() RETURNS text IMMUTABLE LANGUAGE sql AS $$SELECT current_setting('mip.member')$$;
 	CREATE FUNCTION moment() RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT clock_timestamp()::text';]);
 my $b = 'b';
@@ -85,7 +86,7 @@ $ddl->sql('RESET search_path');
 
 my $joe = session($node{$b}, 'joe');
 $joe->sql('SET ROLE joe; CREATE TEMP TABLE q (a int, b int); CREATE STATISTICS joes.pairs_a_b_stat ON a, b FROM q');
-executed('CREATE STATISTICS ON a, b FROM joes.pairs', 'statistics');
+executed('CREATE STATISTICS IF NOT EXISTS joes.pairs_a_b_stat ON a, b FROM joes.pairs', 'statistics');
 receive($b);
 $joe->refused('SELECT 1', '57P01', 'who has statistics of that name, of what is temporary, is ended for it');
 is(mip_sql($node{$b}, 'SELECT stxname FROM pg_statistic_ext'), 'pairs_a_b_stat', 'it has the name it is to have');
@@ -94,10 +95,11 @@ is(mip_sql($node{$b}, 'SELECT stxname FROM pg_statistic_ext'), 'pairs_a_b_stat',
 executed('CREATE TABLE made (id serial PRIMARY KEY, n int UNIQUE, CHECK (n > 0)); ALTER TABLE made ADD CHECK (n < 10);
 	CREATE VIEW seen AS SELECT id FROM made; CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1; CREATE DOMAIN d AS int CHECK (value > 0)', 'much else');
 receive($b);
-mip_sql($node{$b}, $_) for ('ALTER SEQUENCE made_id_seq MAXVALUE 100', 'REINDEX INDEX CONCURRENTLY made_pkey', 'VACUUM FULL acct', 'CREATE INDEX CONCURRENTLY mine ON made (n)');
+mip_sql($node{$b}, $_) for ('ALTER SEQUENCE made_id_seq MAXVALUE 100', 'REINDEX INDEX CONCURRENTLY made_pkey', 'REINDEX INDEX CONCURRENTLY acct_pkey', 'VACUUM FULL acct', 'CREATE INDEX CONCURRENTLY mine ON made (n)');
 executed('ALTER TABLE made ADD m int DEFAULT 1', 'a column');
 mip_sql($node{$b}, 'VACUUM FULL made');
 executed('ALTER TABLE made ALTER m SET DEFAULT 2', 'its default');
+executed('DROP VIEW sized', 'what looks otherwise there');
 receive($b);
 pass('numbers, and how rows and indexes are stored, are each replica\'s own');
 
@@ -130,11 +132,11 @@ $t->sql('RESET ROLE');
 $t->refused("SELECT mip.replica_skip($_)", '55000', "nor is position $_") for (0, -1, $stuck - 1, $stuck + 1, '9223372036854775807');
 waits('a', '55000', 'nothing is left out by that');
 $t->sql("SELECT mip.replica_skip($stuck)");
-like(receive('a'), qr/refused$/, 'it is left out');
+like(receive('a'), qr/left out$/, 'it is left out');
 $ddl->ends_refused('55000', 'its session is told');
 waits($b, '55000', 'as it is not at others');
 mip_sql($node{$b}, "SELECT mip.replica_skip($stuck)");
-like(receive($b), qr/refused$/, '... until they do');
+like(receive($b), qr/left out$/, '... until they do');
 $t->refused("SELECT mip.replica_skip($stuck)", '55000', 'what is done is done');
 all_are_same('without it', 'acct');
 start_applier($b);
@@ -142,6 +144,33 @@ all_are_same('read again', 'acct');
 done($s, 'UPDATE acct SET n = n + 1', 'they go on', 'acct');
 executed('ALTER TABLE acct ADD z int', 'so does what defines');
 receive($b);
+
+# who was told that he is refused for it is refused
+my $waits = session($node{$b}, 'who is at his COMMIT');
+my $runs = session($node{$b}, 'who is not');
+$waits->send_sql('UPDATE acct SET n = 50 WHERE id = 1');
+my ($late) = map { (split / /)[1] } waiting($b, 10000);
+$runs->sql('BEGIN; UPDATE acct SET n = 51 WHERE id = 2');
+define($ddl, 'ALTER TABLE acct ADD x text DEFAULT moment()');
+take('a');
+$stuck = @log;
+waits($_, '55000', 'one behind which there is more') for ('a', $b);
+$waits->ends_refused('40001', 'who waits is refused');
+$runs->refused('SELECT 1', '40001|57P01', '... and who is in the way');
+push @log, $late;
+mip_sql($node{$_}, "SELECT mip.replica_skip($stuck)") for ('a', $b);
+like(receive($_), qr/left out refused$/, "... as he has been told, at $_") for ('a', $b);
+$ddl->ends_refused('55000', 'its session is told');
+all_are_same('all the same', 'acct');
+
+# what knows of it, and what does not, when it is read again
+$s->sql('BEGIN; UPDATE acct SET n = 60 WHERE id = 3');
+start_applier($_) for ('a', $b);
+receive($_) for ('a', $b);
+commit($s, 'a');
+like(receive('a'), qr/committed$/, 'what has begun behind it stays');
+is(($s->finish)[1], '', 'and is told so');
+all_are_same('behind what is left out, and read again', 'acct');
 
 # a crash forgets what is to be left out
 define($ddl, 'ALTER TABLE acct ADD y text DEFAULT moment()');
@@ -155,7 +184,7 @@ start_applier($b);
 waits($b, '55000', 'a crash forgets what is to be left out');
 waits('a', '55000', '... and which has failed');
 mip_sql($node{$_}, "SELECT mip.replica_skip($stuck)") for ('a', $b);
-like(receive($_), qr/refused$/, "both leave it out: $_") for ('a', $b);
+like(receive($_), qr/left out$/, "both leave it out: $_") for ('a', $b);
 $ddl->ends_refused('55000', 'its session is told again');
 all_are_same('without both', 'acct');
 
@@ -165,7 +194,7 @@ $s->sql('CREATE ROLE here');
 executed('GRANT SELECT ON acct TO here', 'a role that one replica has');
 waits($b, '42704', 'without the role');
 mip_sql($node{$b}, 'SELECT mip.replica_skip(' . @log . ')');
-like(receive($b), qr/refused$/, 'it is left out there');
+like(receive($b), qr/left out$/, 'it is left out there');
 $s->send_sql('UPDATE acct SET n = 5');
 take('a');
 receive('a');
