@@ -344,10 +344,8 @@ is_power_of_two(uint32 n)
 
 /* With a way for it, and without rows in indexes that only old snapshots see, which others may not have */
 static ErrorData *
-attempt_again(Definition *definition, const ErrorData *error)
+attempt_again(Definition *definition, const ErrorData *error, uint32 failures)
 {
-	uint32		failures = mip_definition_failed();
-
 	if (may_be_kept_by_temporary(error) && is_power_of_two(failures))
 		mip_temporary_clear();
 	return attempt(definition, BY_WHAT_IS_SEEN);
@@ -369,8 +367,13 @@ mip_definition_execute(const MipMessage *message)
 
 	error_context_stack = &context;
 	error = attempt(&definition, FOR_GOOD);
-	if (error && !mip_may_pass(error->sqlerrcode))
-		error = attempt_again(&definition, error);
+	if (error)
+	{
+		uint32		failures = mip_definition_failed();
+
+		if (!mip_may_pass(error->sqlerrcode))
+			error = attempt_again(&definition, error, failures);
+	}
 	error_context_stack = context.previous;
 	if (error)
 		ReThrowError(error);

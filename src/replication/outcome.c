@@ -12,7 +12,8 @@
  * Compared is what has become of what is replicated: no temporary objects, no index that may be a
  * replica's own, no numbers, no rights. And only what the definition has changed: what was there may
  * look otherwise at each replica, as the name of an index by its number, which REINDEX CONCURRENTLY
- * has given to another one. So of what has gone it is the name only.
+ * has given to another one. So of what has gone it is the name only. And of an index it is what the catalogs
+ * have, as one snapshot sees them: it may get another number while they are read.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,8 +68,13 @@
 	"  FROM pg_constraint con LEFT JOIN relation ON relation.oid = conrelid" \
 	"  WHERE name IS NOT NULL OR contypid <> 0 AND " IS_OURS("connamespace") \
 	" UNION ALL" \
-	" SELECT 'indexes', i.oid::regclass::text, (pg_get_indexdef(i.oid), indimmediate, indisreplident, inhparent::regclass)::text" \
-	"  FROM relation JOIN pg_index ON indrelid = relation.oid JOIN pg_class i ON i.oid = indexrelid" \
+	" SELECT 'indexes', format('%s.%I', i.relnamespace::regnamespace, i.relname), (name, amname, indisunique," \
+	"   indnullsnotdistinct, indimmediate, indisreplident, indnkeyatts, indkey, indoption," \
+	"   array(SELECT opcname FROM unnest(indclass::oid[]) WITH ORDINALITY AS of (o, n)" \
+	"    JOIN pg_opclass ON pg_opclass.oid = o ORDER BY n)," \
+	"   array(SELECT o::regcollation FROM unnest(indcollation::oid[]) WITH ORDINALITY AS of (o, n) ORDER BY n)," \
+	"   pg_get_expr(indexprs, indrelid), pg_get_expr(indpred, indrelid), inhparent::regclass)::text" \
+	"  FROM relation JOIN pg_index ON indrelid = relation.oid JOIN pg_class i ON i.oid = indexrelid JOIN pg_am ON pg_am.oid = i.relam" \
 	"   LEFT JOIN pg_inherits ON inhrelid = i.oid" \
 	"  WHERE (indisunique OR i.relispartition OR i.relkind = 'I') AND NOT " IS_REINDEXED \
 	" UNION ALL" \

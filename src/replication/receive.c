@@ -536,7 +536,10 @@ receive_definition(const MipMessage *message, MipPosition *position, const bytea
 	position->left_out = position->certified && mip_definition_is_skipped(me.next);
 	executed = position->certified && !position->left_out;
 	if (executed)
+	{
 		define(message);
+		mip_definition_executed(me.next);
+	}
 	position->history = history_behind(me.history, position, bytes);
 	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	tell_when_done(message);

@@ -53,6 +53,24 @@ mip_definition_skip(uint64 position)
 				 errhint("The log of its agent says which position it waits at.")));
 }
 
+/* Whoever comes too late is told so. */
+void
+mip_definition_executed(uint64 position)
+{
+	bool		skipped;
+
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	skipped = mip_member->skipped == position;
+	if (!skipped)
+		mip_member->failed = 0;
+	LWLockRelease(mip_member->lock);
+	if (skipped)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the definition at position %llu is to be left out", (unsigned long long) position),
+				 errdetail("Somebody has called mip.replica_skip() while it was executed.")));
+}
+
 bool
 mip_definition_is_skipped(uint64 position)
 {

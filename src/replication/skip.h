@@ -11,6 +11,9 @@
 /* The one that is being executed has failed; how often in a row, by now. */
 extern uint32 mip_definition_failed(void);
 
+/* It has not: from now on it cannot be left out. 55000 if it is to be, since it was begun. */
+extern void mip_definition_executed(uint64 position);
+
 /* When it comes to that position again it leaves it out. 55000 unless it has failed there. */
 extern void mip_definition_skip(uint64 position);
 

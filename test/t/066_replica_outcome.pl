@@ -27,6 +27,8 @@ first_replica('a', q[
 	CREATE TABLE joes.pairs (a int, b int);
 	CREATE VIEW sized AS SELECT pg_relation_size('acct_pkey'::regclass);
 	CREATE FUNCTION here() RETURNS text IMMUTABLE LANGUAGE sql AS $$SELECT current_setting('mip.member')$$;
+	CREATE FUNCTION full_disk(int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS
+		$$BEGIN IF current_setting('check_function_bodies')::bool THEN RETURN true; END IF; RAISE 'no room' USING ERRCODE = '53100'; END$$;
 	CREATE FUNCTION moment() RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT clock_timestamp()::text';]);
 my $b = 'b';
 join_site($b, 'a');
@@ -163,6 +165,15 @@ like(receive($_), qr/left out refused$/, "... as he has been told, at $_") for (
 $ddl->ends_refused('55000', 'its session is told');
 all_are_same('all the same', 'acct');
 
+# whatever it fails by
+define($ddl, 'ALTER TABLE acct ADD CHECK (full_disk(id))');
+take('a');
+$stuck = @log;
+waits($_, '53100', 'one that might be executed later') for ('a', $b);
+mip_sql($node{$_}, "SELECT mip.replica_skip($stuck)") for ('a', $b);
+like(receive($_), qr/left out$/, "... is left out, too, at $_") for ('a', $b);
+$ddl->ends_refused('55000', 'its session is told');
+
 # what knows of it, and what does not, when it is read again
 $s->sql('BEGIN; UPDATE acct SET n = 60 WHERE id = 3');
 start_applier($_) for ('a', $b);
@@ -193,7 +204,17 @@ all_are_same('without both', 'acct');
 $s->sql('CREATE ROLE here');
 executed('GRANT SELECT ON acct TO here', 'a role that one replica has');
 waits($b, '42704', 'without the role');
+mip_sql($node{$b}, 'CREATE ROLE here');
+my $lock = session($node{$b}, 'who lets it wait');
+$lock->sql('SELECT pg_advisory_lock(1)');
+receive($b, @log - 1);
+$applier{$b}->sql("SET mip.debug_stop_at = 'wait:apply'");
+$applier{$b}->send_sql(receive_sql($behind{$b} + 1));
+$node{$b}->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND locktype = 'advisory'");
 mip_sql($node{$b}, 'SELECT mip.replica_skip(' . @log . ')');
+$lock->sql('SELECT pg_advisory_unlock(1)');
+$applier{$b}->ends_refused('55000', 'what could be executed by now has not been when somebody has left it out meanwhile');
+start_applier($b);
 like(receive($b), qr/left out$/, 'it is left out there');
 $s->send_sql('UPDATE acct SET n = 5');
 take('a');
@@ -205,13 +226,14 @@ $applier{$b}->refused(receive_sql($behind{$b} + 1), 'MP030', '... and not with o
 
 $ddl->sql('SET default_transaction_isolation = \'repeatable read\'');
 my $ddl2 = session($node{a}, 'ddl beside');
+my $known = @log;
 define($ddl2, 'CREATE TABLE first (i int)');
-my @held = waiting('a', 10000);
+take('a');
 define($ddl, 'CREATE TABLE second (i int)');
-push @log, map { (split / /)[1] } @held, waiting('a', 10000);
+wait_until(sub { take('a'); @log == $known + 2 });
 receive('a');
 is(($ddl2->finish)[1], '', 'of two the first is done');
-take('a');
+wait_until(sub { take('a'); @log == $known + 3 });
 receive('a');
 is(($ddl->finish)[1], '', 'the other one, tried out anew, by what is there then');
 
