@@ -15,6 +15,9 @@
  * has given to another one. So of what has gone it is the name only. And of an index it is what the catalogs
  * have, as one snapshot sees them: it may get another number while they are read.
  *
+ * What has changed is found by how it is stored, which differs between replicas, but not with time. Only that is put
+ * into words: to do so locks all that a view refers to.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -43,82 +46,119 @@
 
 #define IS_OURS(namespace) namespace "::regnamespace::text !~ '^(pg_|information_schema$)'"
 
-/* Of what kind something is, its name, and what it is */
+/*
+ * Of what kind something is, its name, and how it is stored: that is compared with what it was before at this replica,
+ * and locks nothing. `class`, `object` and `sub` lead to it.
+ */
 #define LINES \
 	"relation AS (" \
 	" SELECT c.*, format('%I.%I', n.nspname, c.relname) AS name" \
 	"  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace" \
 	"  WHERE c.relkind = ANY ('{r,p,v,m,f,c,S}') AND c.relpersistence <> 't' AND " IS_OURS("c.relnamespace") \
-	"), line (kind, name, what) AS (" \
-	" SELECT 'relations', name, (relkind, relpersistence, relispartition, relrowsecurity, relforcerowsecurity," \
-	"   format_type(nullif(reloftype, 0), NULL), pg_get_expr(relpartbound, oid), pg_get_partkeydef(oid)," \
-	"   CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END)::text" \
+	"), line (kind, name, object, sub, stored) AS (" \
+	" SELECT 'relations', name, oid, 0, (relkind, relpersistence, relispartition, relrowsecurity, relforcerowsecurity, reloftype," \
+	"   relpartbound, (SELECT (partstrat, partattrs, partclass, partcollation, partexprs) FROM pg_partitioned_table WHERE partrelid = oid)," \
+	"   (SELECT ev_action FROM pg_rewrite WHERE ev_class = relation.oid AND rulename = '_RETURN'))::text" \
 	"  FROM relation" \
 	" UNION ALL" \
-	" SELECT 'relations', format('%s %s', child.name, parent.name), inhseqno::text" \
+	" SELECT 'inheritance', format('%s %s', child.name, parent.name), inhrelid, 0, inhseqno::text" \
 	"  FROM pg_inherits JOIN relation child ON child.oid = inhrelid JOIN relation parent ON parent.oid = inhparent" \
 	" UNION ALL" \
-	" SELECT 'columns', format('%s.%I', name, attname), (format_type(atttypid, atttypmod), attnotnull, attidentity," \
-	"   attgenerated, attcollation::regcollation, pg_get_expr(adbin, adrelid))::text" \
+	" SELECT 'columns', format('%s.%I', name, attname), attrelid, attnum, (atttypid, atttypmod, attnotnull, attidentity," \
+	"   attgenerated, attcollation, adbin)::text" \
 	"  FROM relation JOIN pg_attribute ON attrelid = relation.oid AND attnum > 0 AND NOT attisdropped AND relkind <> 'S'" \
 	"   LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum" \
 	" UNION ALL" \
-	" SELECT 'constraints', format('%s %I', coalesce(name, format_type(contypid, NULL)), conname), (contype, convalidated," \
-	"   condeferrable, condeferred, pg_get_constraintdef(con.oid))::text" \
+	" SELECT 'constraints', format('%s %I', coalesce(name, format_type(contypid, NULL)), conname), con.oid, 0, (contype," \
+	"   convalidated, condeferrable, condeferred, to_jsonb(con) ->> 'conenforced', connoinherit, confrelid, confupdtype," \
+	"   confdeltype, confmatchtype, conkey, confkey, conexclop, confdelsetcols, conbin)::text" \
 	"  FROM pg_constraint con LEFT JOIN relation ON relation.oid = conrelid" \
 	"  WHERE name IS NOT NULL OR contypid <> 0 AND " IS_OURS("connamespace") \
 	" UNION ALL" \
-	" SELECT 'indexes', format('%s.%I', i.relnamespace::regnamespace, i.relname), (name, amname, indisunique," \
-	"   indnullsnotdistinct, indimmediate, indisreplident, indnkeyatts, indkey, indoption," \
+	" SELECT 'indexes', format('%s.%I', i.relnamespace::regnamespace, i.relname), i.oid, 0, (name, i.relam, indisunique," \
+	"   indnullsnotdistinct, indimmediate, indisreplident, indnkeyatts, indkey, indoption, indclass, indcollation, indexprs, indpred," \
+	"   inhparent)::text" \
+	"  FROM relation JOIN pg_index ON indrelid = relation.oid JOIN pg_class i ON i.oid = indexrelid" \
+	"   LEFT JOIN pg_inherits ON inhrelid = i.oid" \
+	"  WHERE (indisunique OR i.relispartition OR i.relkind = 'I') AND NOT " IS_REINDEXED \
+	" UNION ALL" \
+	" SELECT 'triggers', format('%s %I', name, tgname), t.oid, 0, (tgenabled, tgtype, tgfoid, tgconstrrelid, tgdeferrable," \
+	"   tginitdeferred, tgattr, tgargs, tgqual, tgoldtable, tgnewtable)::text" \
+	"  FROM pg_trigger t JOIN relation ON relation.oid = tgrelid WHERE NOT tgisinternal" \
+	" UNION ALL" \
+	" SELECT 'rules', format('%s %I', name, rulename), r.oid, 0, (ev_enabled, ev_type, is_instead, ev_qual, ev_action)::text" \
+	"  FROM pg_rewrite r JOIN relation ON relation.oid = ev_class WHERE rulename <> '_RETURN'" \
+	" UNION ALL" \
+	" SELECT 'policies', format('%s %I', name, polname), p.oid, 0, (polcmd, polpermissive, polqual, polwithcheck)::text" \
+	"  FROM pg_policy p JOIN relation ON relation.oid = polrelid" \
+	" UNION ALL" \
+	" SELECT 'types', format_type(t.oid, NULL), t.oid, 0, (typtype, typbasetype, typtypmod, typnotnull," \
+	"   typdefault, array(SELECT enumlabel FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder))::text" \
+	"  FROM pg_type t WHERE typtype IN ('d', 'e') AND " IS_OURS("typnamespace") \
+	" UNION ALL" \
+	" SELECT 'functions', p.oid::regprocedure::text, p.oid, 0, (prokind, prorettype, proretset, provolatile," \
+	"   prosecdef, proisstrict, proleakproof, proconfig, prosrc, prosqlbody, proargdefaults)::text" \
+	"  FROM pg_proc p WHERE " IS_OURS("pronamespace") \
+	" UNION ALL" \
+	" SELECT 'statistics', format('%s.%I', stxnamespace::regnamespace, stxname), s.oid, 0, (stxrelid, stxkeys, stxkind, stxexprs)::text" \
+	"  FROM pg_statistic_ext s JOIN relation ON relation.oid = stxrelid" \
+	" UNION ALL" \
+	" SELECT 'rows', format('%s.%I', name, attname), attrelid, attnum, attmissingval::text" \
+	"  FROM relation JOIN pg_attribute ON attrelid = relation.oid WHERE atthasmissing" \
+	" UNION ALL" \
+	" SELECT 'places', oid::text, oid, 0, reltablespace::text FROM relation WHERE relkind = 'r'" \
+	"), known AS (" \
+	" SELECT *, format('%s %s = %s', kind, name, hashtextextended(stored, 0)) AS it FROM line" \
+	")"
+
+/* What it is, in words that are the same at all replicas. This locks what it refers to. */
+#define MEANS \
+	"CASE kind" \
+	" WHEN 'relations' THEN (SELECT (relkind, relpersistence, relispartition, relrowsecurity, relforcerowsecurity," \
+	"   format_type(nullif(reloftype, 0), NULL), pg_get_expr(relpartbound, oid), pg_get_partkeydef(oid)," \
+	"   CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END)::text FROM pg_class WHERE oid = object)" \
+	" WHEN 'columns' THEN (SELECT (format_type(atttypid, atttypmod), attnotnull, attidentity, attgenerated," \
+	"   attcollation::regcollation, pg_get_expr(adbin, adrelid))::text" \
+	"  FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = object AND attnum = sub)" \
+	" WHEN 'constraints' THEN (SELECT (contype, convalidated, condeferrable, condeferred, pg_get_constraintdef(oid))::text" \
+	"  FROM pg_constraint WHERE oid = object)" \
+	" WHEN 'indexes' THEN (SELECT (indrelid::regclass, amname, indisunique, indnullsnotdistinct, indimmediate, indisreplident," \
+	"   indnkeyatts, indkey, indoption," \
 	"   array(SELECT opcname FROM unnest(indclass::oid[]) WITH ORDINALITY AS of (o, n)" \
 	"    JOIN pg_opclass ON pg_opclass.oid = o ORDER BY n)," \
 	"   array(SELECT o::regcollation FROM unnest(indcollation::oid[]) WITH ORDINALITY AS of (o, n) ORDER BY n)," \
 	"   pg_get_expr(indexprs, indrelid), pg_get_expr(indpred, indrelid), inhparent::regclass)::text" \
-	"  FROM relation JOIN pg_index ON indrelid = relation.oid JOIN pg_class i ON i.oid = indexrelid JOIN pg_am ON pg_am.oid = i.relam" \
-	"   LEFT JOIN pg_inherits ON inhrelid = i.oid" \
-	"  WHERE (indisunique OR i.relispartition OR i.relkind = 'I') AND NOT " IS_REINDEXED \
-	" UNION ALL" \
-	" SELECT 'triggers', format('%s %I', name, tgname), (tgenabled, pg_get_triggerdef(t.oid))::text" \
-	"  FROM pg_trigger t JOIN relation ON relation.oid = tgrelid WHERE NOT tgisinternal" \
-	" UNION ALL" \
-	" SELECT 'rules', format('%s %I', name, rulename), (ev_enabled, pg_get_ruledef(r.oid))::text" \
-	"  FROM pg_rewrite r JOIN relation ON relation.oid = ev_class WHERE rulename <> '_RETURN'" \
-	" UNION ALL" \
-	" SELECT 'policies', format('%s %I', name, polname), (polcmd, polpermissive, pg_get_expr(polqual, polrelid)," \
-	"   pg_get_expr(polwithcheck, polrelid))::text" \
-	"  FROM pg_policy JOIN relation ON relation.oid = polrelid" \
-	" UNION ALL" \
-	" SELECT 'types', format_type(t.oid, NULL), (typtype, format_type(nullif(typbasetype, 0), typtypmod), typnotnull," \
-	"   typdefault, array(SELECT enumlabel FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder))::text" \
-	"  FROM pg_type t WHERE typtype IN ('d', 'e') AND " IS_OURS("typnamespace") \
-	" UNION ALL" \
-	" SELECT 'functions', p.oid::regprocedure::text, (prokind, format_type(prorettype, NULL), proretset, provolatile," \
-	"   prosecdef, proisstrict, proleakproof, proconfig, prosrc, pg_get_function_sqlbody(p.oid))::text" \
-	"  FROM pg_proc p WHERE " IS_OURS("pronamespace") \
-	" UNION ALL" \
-	" SELECT 'statistics', format('%s.%I', stxnamespace::regnamespace, stxname), pg_get_statisticsobjdef(s.oid)" \
-	"  FROM pg_statistic_ext s JOIN relation ON relation.oid = stxrelid" \
-	" UNION ALL" \
-	" SELECT 'rows', format('%s.%I', name, attname), attmissingval::text" \
-	"  FROM relation JOIN pg_attribute ON attrelid = relation.oid WHERE atthasmissing" \
-	"), known (kind, name, it) AS (" \
-	" SELECT kind, name, format('%s %s = %s', kind, name, hashtextextended(what, 0)) FROM line" \
-	")"
+	"  FROM pg_index JOIN pg_class i ON i.oid = indexrelid JOIN pg_am ON pg_am.oid = relam LEFT JOIN pg_inherits ON inhrelid = i.oid" \
+	"  WHERE indexrelid = object)" \
+	" WHEN 'triggers' THEN (SELECT (tgenabled, pg_get_triggerdef(oid))::text FROM pg_trigger WHERE oid = object)" \
+	" WHEN 'rules' THEN (SELECT (ev_enabled, pg_get_ruledef(oid))::text FROM pg_rewrite WHERE oid = object)" \
+	" WHEN 'policies' THEN (SELECT (polcmd, polpermissive, pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid))::text" \
+	"  FROM pg_policy WHERE oid = object)" \
+	" WHEN 'types' THEN (SELECT (typtype, format_type(nullif(typbasetype, 0), typtypmod), typnotnull, typdefault," \
+	"   array(SELECT enumlabel FROM pg_enum WHERE enumtypid = object ORDER BY enumsortorder))::text FROM pg_type WHERE oid = object)" \
+	" WHEN 'functions' THEN (SELECT (prokind, format_type(prorettype, NULL), proretset, provolatile, prosecdef, proisstrict," \
+	"   proleakproof, proconfig, prosrc, pg_get_function_sqlbody(oid), pg_get_function_arguments(oid))::text FROM pg_proc WHERE oid = object)" \
+	" WHEN 'statistics' THEN pg_get_statisticsobjdef(object)" \
+	" ELSE stored END"
 
 static const char *const before_query =
 "WITH " LINES " SELECT coalesce(array_agg(it), '{}') FROM known";
 
-/* $1: what was known before. $2: tables that have been stored anew. */
+/*
+ * $1: what was known before. $2: tables that have been stored anew; but where that was for another tablespace, which
+ * some replicas may have had them in.
+ */
 static const char *const outcome_query =
 "WITH " LINES ", before AS ("
 " SELECT it, split_part(it, ' = ', 1) AS name FROM unnest($1) AS it"
 "), difference (kind, line) AS ("
-" SELECT kind, it FROM known WHERE it NOT IN (SELECT it FROM before)"
+" SELECT kind, format('%s = %s', name, " MEANS ") FROM known WHERE kind <> 'places' AND it NOT IN (SELECT it FROM before)"
 " UNION ALL"
 " SELECT split_part(name, ' ', 1), name FROM before"
-"  WHERE name NOT LIKE 'rows %' AND name NOT IN (SELECT format('%s %s', kind, name) FROM known)"
+"  WHERE name !~ '^(rows|places) ' AND name NOT IN (SELECT format('%s %s', kind, name) FROM known)"
 " UNION ALL"
-" SELECT 'rows', (name, mip.relation_checksum(oid))::text FROM relation WHERE oid = ANY ($2)"
+" SELECT 'rows', format('%s = %s', relation.name, mip.relation_checksum(oid)) FROM relation JOIN known ON kind = 'places' AND object = oid"
+"  WHERE oid = ANY ($2) AND it IN (SELECT it FROM before)"
 ") SELECT coalesce(string_agg(format(' %s=%s', kind, sum), '' ORDER BY kind COLLATE \"C\"), '') FROM ("
 " SELECT kind, left(encode(sha256(convert_to(string_agg(line, E'\\n' ORDER BY line COLLATE \"C\"),"
 "   getdatabaseencoding())), 'hex'), 16) AS sum"
