@@ -48,6 +48,7 @@
 #include "replication/member.h"
 #include "replication/refusals.h"
 #include "replication/trust.h"
+#include "tableam/aside.h"
 #include "transam/statement.h"
 
 static object_access_hook_type prev_object_access;
@@ -317,11 +318,12 @@ drops_temporary(const DropStmt *stmt)
 	return true;
 }
 
-/* Does it say something of the rows, or tell them apart? */
+/* Does it say something of the rows, or tell them apart? What REINDEX CONCURRENTLY has left behind does not. */
 static bool
 is_constraint(List *name)
 {
-	Oid			index = RangeVarGetRelid(makeRangeVarFromNameList(name), NoLock, true);
+	RangeVar   *var = makeRangeVarFromNameList(name);
+	Oid			index = RangeVarGetRelid(var, NoLock, true);
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
 	Form_pg_index form;
 	bool		result;
@@ -329,7 +331,7 @@ is_constraint(List *name)
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	form = (Form_pg_index) GETSTRUCT(tuple);
-	result = form->indisunique || form->indisexclusion || form->indisreplident;
+	result = (form->indisunique && !mip_name_is_of_reindex(var->relname)) || form->indisexclusion || form->indisreplident;
 	ReleaseSysCache(tuple);
 	return result;
 }

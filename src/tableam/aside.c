@@ -14,6 +14,8 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
+
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -31,6 +33,17 @@ bool
 mip_index_is_needed(Relation index)
 {
 	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisunique;
+}
+
+bool
+mip_name_is_of_reindex(const char *name)
+{
+	int			length = strlen(name);
+
+	while (length > 0 && isdigit((unsigned char) name[length - 1]))
+		length--;
+	return length >= 6 &&
+		(strncmp(name + length - 6, "_ccnew", 6) == 0 || strncmp(name + length - 6, "_ccold", 6) == 0);
 }
 
 static void

@@ -19,4 +19,10 @@ extern bool mip_index_is_needed(Relation index);
  */
 extern void mip_index_set_aside(Relation rel, Oid indexid, const char *why);
 
+/*
+ * Is it a name that REINDEX CONCURRENTLY gives? Each replica has such indexes of its own, for as long as it is under way,
+ * and those that it leaves behind where it fails. They are of no constraint, and none of those that all have is called so.
+ */
+extern bool mip_name_is_of_reindex(const char *name);
+
 #endif							/* MIP_ASIDE_H */

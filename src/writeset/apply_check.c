@@ -23,6 +23,7 @@
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
+#include "tableam/aside.h"
 #include "writeset/apply_check.h"
 
 static void
@@ -108,17 +109,17 @@ is_at_once(const MipTarget *target, Oid index)
 	return !target->source->whole && index == RelationGetRelid(target->index);
 }
 
-/*
- * REINDEX CONCURRENTLY, which is each replica's own, leaves an index behind where it fails. It is of no
- * constraint, even if that has gone since, and its keys need not be.
- */
+/* Its keys need not be, whatever it was made from, and even if it has become valid by REINDEX. */
 static bool
 is_left_behind(const MipApply *apply, const MipTarget *target, Oid index)
 {
 	for (int i = 0; apply->as_is && i < target->info->ri_NumIndices; i++)
-		if (RelationGetRelid(target->info->ri_IndexRelationDescs[i]) == index)
-			return !target->info->ri_IndexRelationDescs[i]->rd_index->indisvalid &&
-				target->info->ri_IndexRelationInfo[i]->ii_ExclusionOps == NULL;
+	{
+		Relation	rel = target->info->ri_IndexRelationDescs[i];
+
+		if (RelationGetRelid(rel) == index)
+			return mip_name_is_of_reindex(RelationGetRelationName(rel));
+	}
 	return false;
 }
 

@@ -236,7 +236,7 @@ refused($_, '0A000') for (
 	'CREATE INDEX i ON parts (id)', 'ALTER DOMAIN positive ADD CHECK (value > 0)', 'ALTER TABLE counted ALTER id TYPE smallint',
 	'CREATE TABLE x (LIKE acct INCLUDING ALL)', 'CREATE SCHEMA x CREATE TABLE x (LIKE public.acct INCLUDING INDEXES)',
 	'CREATE SCHEMA x CREATE TABLE x (i int) CREATE INDEX ON x (i)', 'ALTER TABLE indexed ATTACH PARTITION loose FOR VALUES IN (2)',
-	'CREATE INDEX ON acct (n)', 'CREATE UNIQUE INDEX computed_i ON computed (i)');
+	'CREATE INDEX ON acct (n)', 'CREATE UNIQUE INDEX acct_ccold12 ON acct (n)', 'CREATE UNIQUE INDEX computed_i ON computed (i)');
 if ($node{a}->pg_version >= 18)
 {
 	refused($_, '0A000') for (q[CREATE TABLE x (id bigint, z bigint GENERATED ALWAYS AS (id + 'numbers'::regclass::oid::bigint) VIRTUAL)],

@@ -208,5 +208,14 @@ take('a');
 receive($_) for qw(a b);
 is(($s->finish)[1], '', '... once more');
 all_are_same('what is left behind keeps nothing', 'keyed');
+$s->send_sql('DELETE FROM keyed');
+take('a');
+receive($_) for qw(a b);
+$s->finish;
+mip_sql($node{b}, 'REINDEX TABLE keyed');
+is(mip_sql($node{b}, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'keyed_pkey_ccnew'::regclass"), 't', 'it becomes valid');
+done($s, 'INSERT INTO keyed VALUES (1), (1)', '... and keeps nothing all the same', 'keyed');
+mip_sql($node{b}, 'DROP INDEX CONCURRENTLY keyed_pkey_ccnew');
+pass('it can be dropped there');
 
 done_testing();
