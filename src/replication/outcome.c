@@ -252,7 +252,7 @@ mip_outcome(Datum before)
 	Datum		values[] = {before, stored_anew()};
 	char	   *sums = TextDatumGetCString(ask(outcome_query, lengthof(types), types, values));
 
-	return psprintf("%d%s", PG_VERSION_NUM / 10000, sums);
+	return psprintf("%s%s", GetConfigOption("server_version_num", false, false), sums);
 }
 
 static char *
