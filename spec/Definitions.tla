@@ -18,6 +18,7 @@ CONSTANTS
   Defs,
   Window,
   Crashes,  \* how many there may be
+  CanFail,  \* whether there may be definitions that no replica can execute
   Broken    \* the rules that are left out: {}, but for showing that they are needed
 
 VARIABLES
@@ -33,10 +34,11 @@ VARIABLES
   disk,   \* replica -> the verdicts up to where it has applied the log
   doing,  \* replica -> the position that it is about to apply, or 0
   from,   \* replica -> up to where its certifier has read nothing, since it began anew
+  out,    \* definitions that no replica can execute: each leaves them out
   crashes
 
 clients == <<home, at, told, first, under, tried, sent>>
-replicas == <<disk, doing, from, crashes>>
+replicas == <<disk, doing, from, out, crashes>>
 vars == <<clients, log, replicas>>
 
 Kept(rule) == rule \notin Broken
@@ -51,8 +53,8 @@ States == {"none", "runs", "waits", "commits", "gone"}
 Applied(r) == Len(disk[r])
 Logged == {log[i] : i \in 1..Len(log)}
 
-(* What has been applied before position p *)
-Before(r, p) == {log[q] : q \in {i \in 1..p - 1 : disk[r][i]}}
+(* What has been applied before position p. What is left out has been certified, and is not there. *)
+Before(r, p) == {log[q] : q \in {i \in 1..p - 1 : disk[r][i]}} \ out
 Here(r) == Before(r, Applied(r) + 1)
 
 -----------------------------------------------------------------------------
@@ -142,7 +144,7 @@ Receive(r) ==
       t == log[p]
   IN /\ doing[r] = 0 /\ p <= Len(log)
      /\ doing' = [doing EXCEPT ![r] = p]
-     /\ UNCHANGED <<log, disk, from, crashes>>
+     /\ UNCHANGED <<log, disk, from, out, crashes>>
      /\ IF ~(t \in Txns /\ home[t] = r /\ at[t] = "waits") THEN UNCHANGED clients
         ELSE IF Stays(r, p)
         THEN at' = [at EXCEPT ![t] = "commits"] /\ UNCHANGED <<home, told, first, under, tried, sent>>
@@ -151,14 +153,15 @@ Receive(r) ==
 Done(r, ok) ==
   /\ disk' = [disk EXCEPT ![r] = Append(@, ok)]
   /\ doing' = [doing EXCEPT ![r] = 0]
-  /\ UNCHANGED <<log, from, crashes>>
+  /\ UNCHANGED <<log, from, out, crashes>>
 
-(* Who waits for his definition is told when it has been executed. *)
+(* Who waits for his definition is told when it has been executed, or is left out. *)
 Apply(r) ==
   LET c == log[doing[r]]
-      ok == Stays(r, doing[r])
+      stays == Stays(r, doing[r])
+      ok == stays /\ c \notin out
   IN /\ doing[r] # 0 /\ ~(home[c] = r /\ at[c] = "commits")
-     /\ Done(r, ok)
+     /\ Done(r, IF Kept("a definition that is left out is certified nevertheless") THEN stays ELSE ok)
      /\ IF c \in Defs /\ home[c] = r /\ at[c] = "waits"
         THEN Over({c}, c :> IF ok THEN "committed" ELSE "refused") ELSE UNCHANGED clients
 
@@ -175,7 +178,7 @@ Crash(r) ==
        /\ from' = [from EXCEPT ![r] = IF n + 1 > Window THEN n + 1 - Window ELSE 0]
   /\ doing' = [doing EXCEPT ![r] = 0]
   /\ Over({c \in Clients : home[c] = r /\ at[c] \notin {"none", "gone"}}, [c \in Clients |-> "-"])
-  /\ UNCHANGED log
+  /\ UNCHANGED <<log, out>>
 
 -----------------------------------------------------------------------------
 Init ==
@@ -184,6 +187,7 @@ Init ==
   /\ under = [t \in Txns |-> {}] /\ tried = [d \in Defs |-> {}]
   /\ sent = {} /\ log = <<>> /\ disk = [r \in Replicas |-> <<>>]
   /\ doing = [r \in Replicas |-> 0] /\ from = doing /\ crashes = 0
+  /\ out \in IF CanFail THEN SUBSET Defs ELSE {{}}
 
 Next ==
   \/ \E t \in Txns : CommitOwn(t) \/ \E r \in Replicas : Change(t, r)
@@ -198,7 +202,7 @@ TypeOK == at \in [Clients -> States] /\ \A r \in Replicas : Applied(r) <= Len(lo
 
 SameVerdicts == \A r, s \in Replicas : \A p \in 1..Applied(r) : p <= Applied(s) => disk[r][p] = disk[s][p]
 
-AppliedAt(r, set) == {p \in 1..Applied(r) : disk[r][p] /\ log[p] \in set}
+AppliedAt(r, set) == {p \in 1..Applied(r) : disk[r][p] /\ log[p] \in set \ out}
 
 (* What is applied has been made under the definitions that there are. *)
 SameDefinitions ==
