@@ -179,6 +179,7 @@ set_as_compared(void)
 		{"bytea_output", "hex"},
 		{"max_parallel_workers_per_gather", "0"},
 		{"jit", "off"},
+		{"temp_file_limit", "-1"},
 	};
 
 	for (int i = 0; i < lengthof(settings); i++)
