@@ -9,6 +9,7 @@ from pathlib import Path
 from pgmip.testing import Cluster
 
 from . import server
+from .clock import set_clock
 from .injection import PATIENCE, Injection, until
 from .plan import Fault
 from .process import Process
@@ -32,7 +33,7 @@ class Injector(Injection):
     async def _to_a_process(self, process: Process, fault: Fault) -> bool:
         details = fault.details
         if fault.kind == "clock jump":
-            server.set_clock(self._folder, fault.target, details["seconds"])
+            set_clock(self._folder, fault.target, details["seconds"])
             return True
         if "step" not in details:
             return await super()._to_a_process(process, fault)

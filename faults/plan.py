@@ -140,15 +140,15 @@ def _target(rng: random.Random, kind: str) -> str:
 def _details(rng: random.Random, kind: str) -> dict[str, Any]:
     if kind == "kill server at step":
         return {"step": rng.choice(STEPS), "after": rng.randrange(4), "back": round(rng.uniform(0.2, 4), 2)}
-    if kind == "clock jump":
-        return {"seconds": round(rng.choice((-1, 1)) * 10 ** rng.uniform(-2, 5.5), 3)}
     if kind == "fail over behind":
         return {"behind": round(rng.uniform(0.3, 5), 2), "alone": round(rng.uniform(0.5, 5), 2)}
     return common_details(rng, kind)
 
 
 def common_details(rng: random.Random, kind: str) -> dict[str, Any]:
-    """Of messages that are struck, links that are down, and what is killed or paused."""
+    """Of messages that are struck, links that are down, clocks, and what is killed or paused."""
+    if kind == "clock jump":
+        return {"seconds": round(rng.choice((-1, 1)) * 10 ** rng.uniform(-2, 5.5), 3)}
     if kind in NETWORK:
         return {
             "direction": rng.choice(("request", "reply")),

@@ -17,16 +17,16 @@ from typing import Any
 
 import pgmip
 import pgmip.http
-import pgmip.xinst
 import uvicorn
 from pgmip.sweeper import Sweeper
 from psycopg.conninfo import make_conninfo
 
 from . import plain
+from .clock import follow_clock
 from .handlers import TRANSACTIONS
 from .process import begin, until_told
 
-__all__ = ["Config", "arm", "died_at", "disarm", "serve", "set_clock", "sweep"]
+__all__ = ["Config", "arm", "died_at", "disarm", "serve", "sweep"]
 
 STEP_TIMEOUT = 4.0
 DEADLINE = 20.0
@@ -74,7 +74,7 @@ async def _sweep(config: Config) -> None:
 
 
 def _app(config: Config) -> pgmip.App:
-    pgmip.xinst.clock = lambda: time.time_ns() + _skew(config.folder, config.name)
+    follow_clock(config.folder, config.name)
     name = f"{config.name}.{config.life}"
     sites = {site: make_conninfo(conninfo, application_name=name) for site, conninfo in config.sites.items()}
     # every other life, so that both are under way at the same time
@@ -83,23 +83,6 @@ def _app(config: Config) -> pgmip.App:
         register = app.transaction(sites=transaction.sites, isolation=transaction.isolation, name=known_as)
         register(transaction.handler)
     return app
-
-
-# Clocks ----------------------------------------------------------------------------------------------------------
-
-
-def set_clock(folder: Path, name: str, seconds: float) -> None:
-    """From now on the clock of this process is so many seconds ahead."""
-    new = folder / f"{name}.clock.new"
-    new.write_text(str(round(seconds * 1e9)))
-    new.rename(folder / f"{name}.clock")
-
-
-def _skew(folder: Path, name: str) -> int:
-    try:
-        return int((folder / f"{name}.clock").read_text())
-    except FileNotFoundError:
-        return 0
 
 
 # Death at a step -------------------------------------------------------------------------------------------------

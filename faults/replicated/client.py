@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from pgmip.xinst import new_xid
 
+from ..clock import follow_clock
 from ..process import begin
 from .request import CONNECT, PATIENCE, carry
 from .work import EFFECT, WORKS, Connection, Detail, Nothing, Work, read_lists, rows
@@ -84,6 +86,7 @@ class Record:
 def work(config: Config) -> None:
     """The life of a process of clients."""
     begin(config.folder, config.name)
+    follow_clock(config.folder, config.name)
     asyncio.run(_work(config))
 
 
@@ -215,10 +218,11 @@ class _Session:
         await self._commit(conn, tx, detail, lambda: rows(conn, "COMMIT"))
 
     async def _request(self, tx: str, work: Work) -> None:
-        """Whose attempts have connections of their own."""
+        """Whose attempts have connections of their own. Every other XID has its time."""
         self._record.write("commit", tx=tx, detail=None)
+        xid = new_xid() if self._rng.random() < 0.5 else tx
         answers = await carry(
-            tx, lambda conn: self._do(conn, tx, work), self._config.replicas, self._at, self._name, self._rng
+            xid, lambda conn: self._do(conn, tx, work), self._config.replicas, self._at, self._name, self._rng
         )
         for answer in sorted(answers, key=lambda answer: ("not", "unknown", "committed").index(answer.outcome)):
             self._tell(tx, answer.outcome, answer.error, answer.result)

@@ -29,6 +29,7 @@ _KINDS = {
     "pause backend": 8,
     "pause agent": 8,
     "pause client": 2,
+    "clock jump": 5,
     "cut": 12,
     **LINKS,
 }
@@ -73,7 +74,7 @@ def _target(rng: random.Random, kind: str, log: str) -> str:
         return rng.choice(list(links(log)))
     if kind.endswith("agent"):
         return rng.choice(agents())
-    if kind.endswith("client"):
+    if kind.endswith("client") or kind == "clock jump":
         return rng.choice(clients())
     if kind.endswith(("postmaster", "backend")):
         return rng.choice([*MEMBERS, LOG] if log == "postgresql" else MEMBERS)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
+from pgmip.xinst import new_xinst
 
 from .work import Connection, Detail, Nothing, rows
 
@@ -80,7 +81,7 @@ class _Attempts:
         """Its result, or that of one before it."""
         try:
             await rows(conn, f"BEGIN ISOLATION LEVEL {self.rng.choice(('READ COMMITTED', 'REPEATABLE READ'))}")
-            await rows(conn, "SELECT mip.begin(%s, %s)", self.xid, self.rng.getrandbits(48) + 1)
+            await rows(conn, "SELECT mip.begin(%s, %s)", self.xid, new_xinst())
             result = await self.work(conn)
             await rows(conn, "SELECT * FROM mip.commit_one_phase(%s, %s)", self.xid, json.dumps(result))
         except psycopg.Error as error:

@@ -53,7 +53,7 @@ async def run(folder: Path, seed: int, seconds: float, tell: Tell, log: str = "p
 
 
 async def _story(world: Replicated, faults: list[Fault], tell: Tell) -> Outcome:
-    injector = Injector(world.site, world.processes, world.links)
+    injector = Injector(world.folder, world.site, world.processes, world.links)
     looking = asyncio.create_task(world.look_now_and_then())
     await injector.run(faults, tell)
     looking.cancel()
