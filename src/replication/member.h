@@ -25,6 +25,8 @@ typedef enum MipCommitState
 	MIP_COMMIT_TAKEN,			/* it may be in the log, or get there */
 	MIP_COMMIT_CERTIFIED,		/* it is to commit now */
 	MIP_COMMIT_REFUSED,			/* it is not to */
+	MIP_COMMIT_LEFT_OUT,		/* nor is it, a definition that somebody has
+								 * left out */
 	MIP_COMMIT_TOO_LONG,		/* nor is it, since the log does not take it */
 	MIP_COMMIT_IN_THE_WAY		/* ... and may be certified all the same */
 } MipCommitState;

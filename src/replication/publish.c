@@ -51,7 +51,6 @@
 #include "replication/receive.h"
 #include "replication/refusals.h"
 #include "replication/request.h"
-#include "replication/skip.h"
 #include "replication/way.h"
 #include "tableam/capture.h"
 #include "tableam/places.h"
@@ -274,6 +273,16 @@ too_long(void)
 }
 
 pg_noreturn static void
+left_out(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the definition has been left out"),
+			 errdetail("It could not be executed, and somebody has called mip.replica_skip().")));
+	pg_unreachable();
+}
+
+pg_noreturn static void
 unknown(void)
 {
 	QueryCancelPending = false;
@@ -308,6 +317,8 @@ wait_for_verdict(bool interruptible)
 				return true;
 			case MIP_COMMIT_REFUSED:
 				return false;
+			case MIP_COMMIT_LEFT_OUT:
+				left_out();
 			case MIP_COMMIT_TOO_LONG:
 				too_long();
 			case MIP_COMMIT_IN_THE_WAY:
@@ -472,16 +483,6 @@ mip_refusal_kept_out(void)
 	told = false;
 }
 
-pg_noreturn static void
-left_out(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the definition has been left out"),
-			 errdetail("It could not be executed, and somebody has called mip.replica_skip().")));
-	pg_unreachable();
-}
-
 uint64
 mip_publish_definition(const char *command)
 {
@@ -494,8 +495,6 @@ mip_publish_definition(const char *command)
 
 		mip_peers_slow_down();
 		position = publish_definition(definition, known);
-		if (position != 0 && mip_definition_is_skipped(position))
-			left_out();
 		told = position != 0;
 		if (told)
 			return last_position = position;

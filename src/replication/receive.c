@@ -50,7 +50,7 @@
 /* Rows of mip.applied that nobody needs any more are removed so many at a time. */
 #define PRUNE_EVERY		1000
 
-/* So often, in ms */
+/* At a standby it is looked so often whether a position has come, in ms. */
 #define LOOK_AGAIN		100
 
 /* Of the session that is the applier */
@@ -299,6 +299,14 @@ find_own(const MipMessageId *id)
 	return NULL;
 }
 
+static MipCommitState
+verdict_of(const MipPosition *position)
+{
+	if (position->left_out)
+		return MIP_COMMIT_LEFT_OUT;
+	return position->certified ? MIP_COMMIT_CERTIFIED : MIP_COMMIT_REFUSED;
+}
+
 /* Whoever waits for it is told, if he has not been; NULL if there is nobody. */
 static MipCommit *
 tell_own(const MipMessageId *id, const MipPosition *position)
@@ -312,7 +320,7 @@ tell_own(const MipMessageId *id, const MipPosition *position)
 	{
 		own->position = position->position;
 		own->history = position->history;
-		mip_commit_set(own, position->certified ? MIP_COMMIT_CERTIFIED : MIP_COMMIT_REFUSED);
+		mip_commit_set(own, verdict_of(position));
 	}
 	LWLockRelease(mip_member->lock);
 	return own;

@@ -176,6 +176,25 @@ mip_sql($node{$_}, "SELECT mip.replica_skip($stuck)") for ('a', $b);
 like(receive($_), qr/left out$/, "... is left out, too, at $_") for ('a', $b);
 $ddl->ends_refused('55000', 'its session is told');
 
+# two, one right behind the other, of which the first one's session knows nothing yet
+define($ddl, 'ALTER TABLE acct ADD x text DEFAULT moment()');
+take('a');
+kill 'STOP', $ddl->pid;
+$stuck = @log;
+for my $last (0, 1)
+{
+	waits($_, '55000', 'one of two') for ('a', $b);
+	mip_sql($node{$_}, "SELECT mip.replica_skip($stuck)") for ('a', $b);
+	like(receive($_), qr/left out$/, "... is left out at $_") for ('a', $b);
+	last if $last;
+	define($t, 'ALTER TABLE acct ADD x text DEFAULT moment()');
+	take('a');
+	$stuck = @log;
+}
+kill 'CONT', $ddl->pid;
+$_->ends_refused('55000', 'both sessions are told') for ($ddl, $t);
+all_are_same('without the two', 'acct');
+
 # what knows of it, and what does not, when it is read again
 $s->sql('BEGIN; UPDATE acct SET n = 60 WHERE id = 3');
 start_applier($_) for ('a', $b);
