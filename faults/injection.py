@@ -8,9 +8,11 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from pgmip.testing import Cluster
 
+from .clock import set_clock
 from .plan import NETWORK, Fault
 from .process import Process
 from .proxy import Link, Mode, Strike
@@ -25,7 +27,10 @@ class Injection(ABC):
     """What cannot happen when its time has come, since its target is still busy with the last fault, is left out and
     counted as such."""
 
-    def __init__(self, targets: Iterable[str], processes: dict[str, Process], links: dict[str, Link]) -> None:
+    def __init__(
+        self, folder: Path, targets: Iterable[str], processes: dict[str, Process], links: dict[str, Link]
+    ) -> None:
+        self._folder = folder
         self.done: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self._processes = processes
@@ -88,6 +93,9 @@ class Injection(ABC):
 
     async def _to_a_process(self, process: Process, fault: Fault) -> bool:
         details = fault.details
+        if fault.kind == "clock jump":
+            set_clock(self._folder, process.name, details["seconds"])
+            return True
         if fault.kind.startswith("pause"):
             process.send(signal.SIGSTOP)
             await asyncio.sleep(details["hold"])

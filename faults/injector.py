@@ -9,7 +9,6 @@ from pathlib import Path
 from pgmip.testing import Cluster
 
 from . import server
-from .clock import set_clock
 from .injection import PATIENCE, Injection, until
 from .plan import Fault
 from .process import Process
@@ -23,8 +22,7 @@ class Injector(Injection):
     def __init__(
         self, folder: Path, sites: dict[str, Site], processes: dict[str, Process], links: dict[str, Link]
     ) -> None:
-        super().__init__(sites, processes, links)
-        self._folder = folder
+        super().__init__(folder, sites, processes, links)
         self._sites = sites
 
     def _cluster(self, target: str) -> Cluster:
@@ -32,9 +30,6 @@ class Injector(Injection):
 
     async def _to_a_process(self, process: Process, fault: Fault) -> bool:
         details = fault.details
-        if fault.kind == "clock jump":
-            set_clock(self._folder, fault.target, details["seconds"])
-            return True
         if "step" not in details:
             return await super()._to_a_process(process, fault)
         process.doomed = True

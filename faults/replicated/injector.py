@@ -9,7 +9,6 @@ from typing import Any
 
 from pgmip.testing import Cluster
 
-from ..clock import set_clock
 from ..injection import Injection
 from ..plan import Fault
 from ..process import Process
@@ -22,17 +21,13 @@ __all__ = ["Injector"]
 
 class Injector(Injection):
     def __init__(self, folder: Path, site: Site, processes: dict[str, Process], links: dict[str, Link]) -> None:
-        super().__init__([*site.servers, *site.parts], processes, links)
-        self._folder = folder
+        super().__init__(folder, [*site.servers, *site.parts], processes, links)
         self._site = site
 
     def _cluster(self, target: str) -> Cluster:
         return self._site.servers[target]
 
     async def _to_a_process(self, process: Process, fault: Fault) -> bool:
-        if fault.kind == "clock jump":
-            set_clock(self._folder, fault.target, fault.details["seconds"])
-            return True
         if fault.kind != "replace agent":
             return await super()._to_a_process(process, fault)
         other = Process(process.name, process.target, process.config)

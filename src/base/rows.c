@@ -8,7 +8,9 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 
 #include "base/rows.h"
 
@@ -23,4 +25,10 @@ mip_each_row(Oid catalog, MipRowVisitor visit, void *arg)
 		visit(rel, row, arg);
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
+}
+
+bool
+mip_row_is_new(HeapTuple row)
+{
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->t_data));
 }

@@ -237,26 +237,37 @@ check_own_rows(const RawStmt *raw, const RangeVar *relation, const AlterTableCmd
 		refuse(raw, "It looks at rows of an unlogged table, which are each replica's own.");
 }
 
+pg_noreturn static void
+refuse_own_rows(const RawStmt *raw, const char *name)
+{
+	refuse(raw, psprintf("It looks at rows of \"%s\", which are each replica's own.", name));
+}
+
+/* What a statement is about, for whoever looks at each row of a catalog for its sake */
+typedef struct About
+{
+	const RawStmt *raw;
+	Oid			object;
+} About;
+
 /* Those that refer to it, where it goes */
 static void
-check_reference(Relation constraints, HeapTuple row, void *relid)
+check_reference(Relation constraints, HeapTuple row, void *arg)
 {
 	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
+	const About *table = arg;
 
-	if (form->contype == CONSTRAINT_FOREIGN && form->confrelid == *(Oid *) relid && table_has_own_rows(form->conrelid))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot replicate what looks at rows of \"%s\"", get_rel_name(form->conrelid)),
-				 errdetail("It is unlogged, and its rows are each replica's own.")));
+	if (form->contype == CONSTRAINT_FOREIGN && form->confrelid == table->object && table_has_own_rows(form->conrelid))
+		refuse_own_rows(table->raw, get_rel_name(form->conrelid));
 }
 
 static void
-check_references(const RangeVar *relation)
+check_references(const RawStmt *raw, const RangeVar *relation)
 {
-	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
+	About		table = {raw, RangeVarGetRelid(relation, NoLock, true)};
 
-	if (OidIsValid(relid))
-		mip_each_row(ConstraintRelationId, check_reference, &relid);
+	if (OidIsValid(table.object))
+		mip_each_row(ConstraintRelationId, check_reference, &table);
 }
 
 /* What a search looks for: visitors of types know nothing else. */
@@ -281,7 +292,7 @@ check_no_domain(Relation classes, HeapTuple row, void *raw)
 	rel = relation_open(form->oid, AccessShareLock);
 	seen = mip_types_seen();
 	if (mip_any_column_type(RelationGetDescr(rel), seen, is_domain))
-		refuse(raw, psprintf("It looks at rows of \"%s\", which are each replica's own.", RelationGetRelationName(rel)));
+		refuse_own_rows(raw, RelationGetRelationName(rel));
 	hash_destroy(seen);
 	relation_close(rel, AccessShareLock);
 }
@@ -348,10 +359,11 @@ static void
 check_partition(const RawStmt *raw, const char *command, const CreateStmt *stmt)
 {
 	Oid			parent = RangeVarGetRelid(linitial_node(RangeVar, stmt->inhRelations), NoLock, true);
+	Oid			others = OidIsValid(parent) ? get_default_partition_oid(parent) : InvalidOid;
 
 	check_bound(raw, command, stmt->partbound);
-	if (OidIsValid(parent) && table_has_own_rows(get_default_partition_oid(parent)))
-		refuse(raw, "It looks at rows of an unlogged table, which are each replica's own.");
+	if (table_has_own_rows(others))
+		refuse_own_rows(raw, get_rel_name(others));
 }
 
 /* One of the partition's that is like it would become a part of it. */
@@ -388,24 +400,22 @@ is_of_typed_tables(const AlterTableStmt *stmt, const AlterTableCmd *cmd)
 }
 
 static void
-check_typed(Relation classes, HeapTuple row, void *type)
+check_typed(Relation classes, HeapTuple row, void *arg)
 {
 	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+	const About *type = arg;
 
-	if (form->reloftype == *(Oid *) type && table_has_own_rows(form->oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot replicate what changes rows of \"%s\"", NameStr(form->relname)),
-				 errdetail("It is unlogged, and its rows are each replica's own.")));
+	if (form->reloftype == type->object && table_has_own_rows(form->oid))
+		refuse_own_rows(type->raw, NameStr(form->relname));
 }
 
 static void
-check_typed_tables(const RangeVar *name)
+check_typed_tables(const RawStmt *raw, const RangeVar *name)
 {
 	Oid			relid = RangeVarGetRelid(name, NoLock, true);
-	Oid			type = OidIsValid(relid) ? get_rel_type_id(relid) : InvalidOid;
+	About		type = {raw, OidIsValid(relid) ? get_rel_type_id(relid) : InvalidOid};
 
-	if (OidIsValid(type))
+	if (OidIsValid(type.object))
 		mip_each_row(RelationRelationId, check_typed, &type);
 }
 
@@ -421,7 +431,7 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 		if (is_of_tables(stmt))
 			check_own_rows(raw, stmt->relation, cmd);
 		if (is_of_typed_tables(stmt, cmd))
-			check_typed_tables(stmt->relation);
+			check_typed_tables(raw, stmt->relation);
 		switch (cmd->subtype)
 		{
 			case AT_AddColumn:
@@ -442,7 +452,7 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 				}
 				break;
 			case AT_DetachPartition:
-				check_references(stmt->relation);
+				check_references(raw, stmt->relation);
 				break;
 			case AT_ClusterOn:
 				refuse(raw, "How rows lie is each replica's own business: use CLUSTER at each.");

@@ -15,6 +15,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_attrdef.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
@@ -80,12 +81,6 @@ mip_defined_before(void)
 
 /* ---- what is new ---- */
 
-static bool
-is_new(HeapTuple tuple)
-{
-	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-}
-
 pg_noreturn static void
 refuse_defined(const char *name, const char *detail)
 {
@@ -131,7 +126,7 @@ check_constraint(Relation constraints, HeapTuple row, void *before)
 {
 	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
 
-	if (is_new(row) && looks_at_rows(form, before) &&
+	if (mip_row_is_new(row) && looks_at_rows(form, before) &&
 		!stored_same_everywhere(constraints, row, Anum_pg_constraint_conbin))
 		refuse_defined(NameStr(form->conname), "Whether rows that are there fit is not the same everywhere.");
 }
@@ -157,7 +152,7 @@ check_generated(Relation defaults, HeapTuple row, void *arg)
 {
 	Form_pg_attrdef form = (Form_pg_attrdef) GETSTRUCT(row);
 
-	if (is_new(row) && is_computed(form->adrelid, form->adnum) &&
+	if (mip_row_is_new(row) && is_computed(form->adrelid, form->adnum) &&
 		!stored_same_everywhere(defaults, row, Anum_pg_attrdef_adbin))
 		refuse_defined(get_attname(form->adrelid, form->adnum, false), "Rows would have values that go by what each replica has chosen.");
 }
@@ -169,7 +164,7 @@ check_index(Relation indexes, HeapTuple row, void *arg)
 	Form_pg_index form = (Form_pg_index) GETSTRUCT(row);
 	Relation	rel;
 
-	if (!is_new(row))
+	if (!mip_row_is_new(row))
 		return;
 	if (!stored_same_everywhere(indexes, row, Anum_pg_index_indexprs) ||
 		!stored_same_everywhere(indexes, row, Anum_pg_index_indpred))
@@ -187,7 +182,7 @@ note_new_index(Relation indexes, HeapTuple row, void *found)
 {
 	List	  **new = found;
 
-	if (is_new(row))
+	if (mip_row_is_new(row))
 		*new = lappend_oid(*new, ((Form_pg_index) GETSTRUCT(row))->indexrelid);
 }
 
@@ -205,32 +200,11 @@ check_rows_fit(void)
 /* ---- what is another session's ---- */
 
 static Oid
-schema_of_type(Oid type)
-{
-	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
-	Oid			schema;
-
-	if (!HeapTupleIsValid(tuple))
-		return InvalidOid;
-	schema = ((Form_pg_type) GETSTRUCT(tuple))->typnamespace;
-	ReleaseSysCache(tuple);
-	return schema;
-}
-
-static Oid
 schema_of(Oid class, Oid object)
 {
-	switch (class)
-	{
-		case RelationRelationId:
-			return get_rel_namespace(object);
-		case ProcedureRelationId:
-			return get_func_namespace(object);
-		case TypeRelationId:
-			return schema_of_type(object);
-		default:
-			return InvalidOid;
-	}
+	ObjectAddress address = {.classId = class,.objectId = object};
+
+	return is_objectclass_supported(class) ? get_object_namespace(&address) : InvalidOid;
 }
 
 /* What is temporary has a schema by which a superuser may name it; of his own session there is none. */
@@ -239,7 +213,7 @@ check_dependency(Relation dependencies, HeapTuple row, void *arg)
 {
 	Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
 
-	if (is_new(row) && isAnyTempNamespace(schema_of(form->refclassid, form->refobjid)))
+	if (mip_row_is_new(row) && isAnyTempNamespace(schema_of(form->refclassid, form->refobjid)))
 		refuse_defined(get_namespace_name(schema_of(form->refclassid, form->refobjid)),
 					   "What is temporary is a session's of this replica.");
 }
@@ -272,7 +246,7 @@ goes_by_enum(PartitionKey key)
 static void
 note_label(Relation labels, HeapTuple row, void *arg)
 {
-	if (is_new(row))
+	if (mip_row_is_new(row))
 		labelled = lappend_oid(labelled, ((Form_pg_enum) GETSTRUCT(row))->enumtypid);
 }
 
@@ -283,11 +257,11 @@ check_partitioned(Relation tables, HeapTuple row, void *arg)
 	Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(row);
 	Relation	rel;
 
-	if (is_new(row) && !stored_same_everywhere(tables, row, Anum_pg_partitioned_table_partexprs))
+	if (mip_row_is_new(row) && !stored_same_everywhere(tables, row, Anum_pg_partitioned_table_partexprs))
 		refuse_defined(get_rel_name(form->partrelid), "Where its rows are goes by what each replica has chosen.");
 	if (form->partstrat != PARTITION_STRATEGY_HASH)
 		return;
-	any_enum = is_new(row);
+	any_enum = mip_row_is_new(row);
 	rel = table_open(form->partrelid, AccessShareLock);
 	if (goes_by_enum(RelationGetPartitionKey(rel)))
 		refuse_defined(RelationGetRelationName(rel), "It is partitioned by the hash of an enum, which is another one at each replica.");
@@ -319,7 +293,7 @@ check_bound(Relation classes, HeapTuple row, void *arg)
 	Datum		stored;
 	PartitionBoundSpec *bound;
 
-	if (!is_new(row))
+	if (!mip_row_is_new(row))
 		return;
 	stored = heap_getattr(row, Anum_pg_class_relpartbound, RelationGetDescr(classes), &isnull);
 	if (isnull)
@@ -368,7 +342,7 @@ check_own_function(Relation functions, HeapTuple row, void *schema)
 {
 	Form_pg_proc form = (Form_pg_proc) GETSTRUCT(row);
 
-	if (form->pronamespace == *(Oid *) schema && is_new(row))
+	if (form->pronamespace == *(Oid *) schema && mip_row_is_new(row))
 		refuse_defined(NameStr(form->proname), "Replicas are kept the same by what is in schema \"mip\".");
 }
 
@@ -376,7 +350,7 @@ static void
 note_update(Relation extensions, HeapTuple row, void *updated)
 {
 	if (strcmp(NameStr(((Form_pg_extension) GETSTRUCT(row))->extname), "pg_mip") == 0)
-		*(bool *) updated = is_new(row);
+		*(bool *) updated = mip_row_is_new(row);
 }
 
 /* Only an update of the extension changes it. */

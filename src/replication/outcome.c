@@ -22,9 +22,7 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
 #include "commands/defrem.h"
@@ -39,9 +37,10 @@
 #include "base/compat.h"
 #include "base/rows.h"
 #include "base/settings.h"
+#include "replication/defined.h"
 #include "replication/outcome.h"
 
-/* REINDEX CONCURRENTLY is each replica's own, and leaves such names if it fails. */
+/* As mip_name_is_of_reindex */
 #define IS_REINDEXED "i.relname ~ '_cc(new|old)[0-9]*$'"
 
 #define IS_OURS(namespace) namespace "::regnamespace::text !~ '^(pg_|information_schema$)'"
@@ -229,10 +228,10 @@ note_stored_anew(Relation classes, HeapTuple row, void *found)
 
 	if (form->relkind != RELKIND_RELATION || form->relpersistence != RELPERSISTENCE_PERMANENT ||
 		form->relam != get_table_am_oid("mip", false) ||
-		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->t_data)))
+		!mip_row_is_new(row) || !mip_was_there(form->oid))
 		return;
 	rel = table_open(form->oid, AccessShareLock);
-	if (rel->rd_createSubid == InvalidSubTransactionId && rel->MIP_RD_FIRST_FILE_SUBID != InvalidSubTransactionId)
+	if (rel->MIP_RD_FIRST_FILE_SUBID != InvalidSubTransactionId)
 		*tables = accumArrayResult(*tables, ObjectIdGetDatum(form->oid), false, OIDOID, CurrentMemoryContext);
 	table_close(rel, AccessShareLock);
 }

@@ -52,25 +52,20 @@ close_indexes(MipTarget *target)
 	} while (twin != target);
 }
 
-/* Where it is now: somebody may be about to create another one. */
-static int
-place_of(const MipTarget *target, Oid indexid)
-{
-	for (int i = target->nneeded; i < target->info->ri_NumIndices; i++)
-		if (RelationGetRelid(target->info->ri_IndexRelationDescs[i]) == indexid)
-			return i;
-	elog(ERROR, "index %u has gone", indexid);
-}
-
 static void
 give_up_index(Entering *it, const ErrorData *error)
 {
 	Oid			indexid = RelationGetRelid(it->target->info->ri_IndexRelationDescs[it->index]);
+	int			number;
 
 	close_indexes(it->target);
 	mip_index_set_aside(it->target->rel, indexid, error->message);
 	mip_target_open_indexes(it->apply, it->target);
-	it->index = place_of(it->target, indexid) + 1;
+	number = mip_target_find_index(it->target, indexid);	/* somebody may be about
+															 * to create another one */
+	if (number < 0)
+		elog(ERROR, "index %u has gone", indexid);
+	it->index = number + 1;
 }
 
 /* ---- entering ---- */

@@ -91,10 +91,10 @@ static void
 check_entry_of(MipApply *apply, MipTarget *target, Oid index, ItemPointer tid)
 {
 	MipUser		user = mip_target_become_owner(apply, target);
+	int			number = mip_target_find_index(target, index);
 
-	for (int i = 0; i < target->info->ri_NumIndices; i++)
-		if (RelationGetRelid(target->info->ri_IndexRelationDescs[i]) == index)
-			check_entry(apply, target, i, tid);
+	if (number >= 0)
+		check_entry(apply, target, number, tid);
 	mip_target_become_again(apply, user);
 }
 
@@ -113,14 +113,9 @@ is_at_once(const MipTarget *target, Oid index)
 static bool
 is_left_behind(const MipApply *apply, const MipTarget *target, Oid index)
 {
-	for (int i = 0; apply->as_is && i < target->info->ri_NumIndices; i++)
-	{
-		Relation	rel = target->info->ri_IndexRelationDescs[i];
+	int			number = apply->as_is ? mip_target_find_index(target, index) : -1;
 
-		if (RelationGetRelid(rel) == index)
-			return mip_name_is_of_reindex(RelationGetRelationName(rel));
-	}
-	return false;
+	return number >= 0 && mip_name_is_of_reindex(RelationGetRelationName(target->info->ri_IndexRelationDescs[number]));
 }
 
 void

@@ -544,6 +544,17 @@ close_indexes(MipTarget *target)
 	target->indexed = false;
 }
 
+int
+mip_target_find_index(const MipTarget *target, Oid index)
+{
+	for (int i = 0; i < target->info->ri_NumIndices; i++)
+	{
+		if (RelationGetRelid(target->info->ri_IndexRelationDescs[i]) == index)
+			return i;
+	}
+	return -1;
+}
+
 void
 mip_target_close_indexes(MipTarget *target)
 {

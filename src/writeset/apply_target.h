@@ -146,6 +146,9 @@ extern Bitmapset *mip_target_given(const MipTarget *target, const MipwValue *val
 extern void mip_target_open_indexes(MipApply *apply, MipTarget *target);
 extern void mip_target_close_indexes(MipTarget *target);
 
+/* Which of the open ones that is, or -1 */
+extern int	mip_target_find_index(const MipTarget *target, Oid index);
+
 /* All of them; some may be NULL. */
 extern void mip_targets_close(MipTarget **targets, uint32 n);
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -19,8 +18,6 @@ class Appended:
     """
 
     def __init__(self) -> None:
-        self.come = asyncio.Event()
-        """Whether something has been appended since this was cleared."""
         self._before: Place | None = None
         self._entries: Sequence[Entry] = ()
 

@@ -55,6 +55,8 @@ class EmbeddedLog:
         self._append, self._end, self._trim = (_Session(conninfo, patience) for _ in range(3))
         self._read = _Session(conninfo, patience, listens=True)
         self._appended = Appended()
+        self._said = asyncio.Event()
+        """Whether who reads has been told something, by the server or from here, since this was cleared."""
 
     async def append(self, messages: Sequence[Message], known: Place | None = None) -> Sequence[int]:
         """One round trip, and one flush. `known` is looked at in its transaction, behind whoever adds to the log."""
@@ -98,8 +100,8 @@ class EmbeddedLog:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self._read.knows_of_nothing(after) and (left := end - loop.time()) > 0:
-            self._appended.come.clear()
-            await readable(conn, left, self._appended.come)
+            self._said.clear()
+            await readable(conn, left, self._said)
 
     @contextlib.contextmanager
     def _unheard(self, conn: ObedientConnection) -> Iterator[None]:
@@ -114,7 +116,7 @@ class EmbeddedLog:
             raise
         finally:
             self._read.unheard = None
-            self._appended.come.set()
+            self._said.set()
 
     async def end(self) -> int:
         async with self._end.use() as conn:

@@ -98,7 +98,10 @@ DECLARE
 BEGIN
     PERFORM mip_log.check_durable();
     PERFORM pg_advisory_xact_lock({_KEY});
-    SELECT min(m."position"), max(m."position") INTO first, last FROM mip_log.message m;
+    SELECT min(m."position"), max(m."position"),
+           (SELECT m.stamp FROM mip_log.message m ORDER BY m."position" DESC LIMIT 1)
+    INTO first, last, stamp_before
+    FROM mip_log.message m;
     IF last IS NULL OR known IS NOT NULL AND NOT EXISTS (
         SELECT FROM mip_log.message m WHERE m."position" = known AND m.stamp = its_stamp
     ) THEN
@@ -110,7 +113,6 @@ BEGIN
     FROM unnest(ids, contents) WITH ORDINALITY AS new (id, content, n)
     WHERE (SELECT m."position" FROM mip_log.message m WHERE m.id = new.id) IS NULL;
     GET DIAGNOSTICS added = ROW_COUNT;
-    SELECT m.stamp INTO stamp_before FROM mip_log.message m WHERE m."position" = last;
     last := last + added;
     IF added < cardinality(ids) THEN
         stamp := NULL;
