@@ -17,9 +17,9 @@ HERE = Path(__file__).resolve().parent
 CONFIGURATIONS = (
     "sweeper", "retry", "told_canceller", "replica_trim", "replica_log", "replica", "told_client", "families",
     "replica_live", "requests_owners", "told_requests", "told_sweeper", "told_refusals", "everywhere", "requests",
-    "definitions", "definitions_left_out", "definitions_rows", "replica_references", "replica_joins", "crossing", "site_sets", "replica_window",
-    "replica_unhashed", "timeless", "family", "everywhere_one_site", "one_site", "definitions_window",
-    "requests_refusals", "requests_window",
+    "definitions", "definitions_left_out", "definitions_rows", "replica_references", "replica_joins", "crossing",
+    "site_sets", "replica_window", "replica_unhashed", "timeless", "family", "everywhere_one_site", "one_site",
+    "definitions_window", "requests_refusals", "requests_window",
 )  # fmt: skip
 LARGE = (
     "old_and_new", "four_instances", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings",
