@@ -282,10 +282,13 @@ COMMENT ON FUNCTION mip.relation_checksum(regclass) IS
 CREATE TABLE mip.applied (
 	position bigint PRIMARY KEY,
 	certified boolean NOT NULL,
-	history bigint NOT NULL
+	history bigint NOT NULL,
+	bytes bigint NOT NULL,
+	applied_at timestamptz NOT NULL
 ) USING heap;
 COMMENT ON TABLE mip.applied IS
 	'positions of the log that have been applied here, those that its window has; certified: or have they been refused?';
+COMMENT ON COLUMN mip.applied.bytes IS 'of the log up to here, without what members tell of themselves';
 CREATE TABLE mip.log (
 	window_positions bigint NOT NULL,
 	window_keys bigint NOT NULL,
@@ -375,7 +378,7 @@ COMMENT ON FUNCTION mip.last_position() IS
 
 CREATE FUNCTION mip.replication_state(OUT member text, OUT applied bigint, OUT history bigint,
 	OUT applier_pid integer, OUT waiting integer, OUT committed bigint, OUT applied_here bigint,
-	OUT refused bigint, OUT ended bigint)
+	OUT refused bigint, OUT ended bigint, OUT slowed bigint, OUT stopped bigint)
 	LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'mip_replication_state';
 COMMENT ON FUNCTION mip.replication_state() IS 'behind the view mip.replication';
 
@@ -384,9 +387,27 @@ CREATE FUNCTION mip.replication_members(OUT member text, OUT applied bigint, OUT
 	LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10 AS 'MODULE_PATHNAME', 'mip_replication_members';
 COMMENT ON FUNCTION mip.replication_members() IS 'behind the view mip.members';
 
-CREATE VIEW mip.members AS SELECT * FROM mip.replication_members();
+-- What a member has not applied is what this replica has behind that position; of those that are forgotten, the oldest.
+CREATE VIEW mip.members AS
+	SELECT m.member, m.applied, m.behind, greatest(here.bytes - its.bytes, 0) AS behind_bytes,
+		greatest(clock_timestamp() - missing.applied_at, '0') AS lag, m.heard
+	FROM mip.replication_members() m
+		LEFT JOIN LATERAL (SELECT bytes FROM mip.applied ORDER BY position DESC LIMIT 1) here ON true
+		LEFT JOIN LATERAL (SELECT bytes FROM mip.applied WHERE position >= m.applied ORDER BY position LIMIT 1) its ON true
+		LEFT JOIN LATERAL (
+			SELECT applied_at FROM mip.applied WHERE position > m.applied AND bytes > its.bytes ORDER BY position LIMIT 1
+		) missing ON true;
 COMMENT ON VIEW mip.members IS
-	'the replicas of this site, how far each was when it was heard last, and how far behind this one it was by now';
+	'the replicas of this site, how far each was when it was heard last, and how far behind this one it was by now: in
+positions, in bytes of the log, and since when there is something that it had not applied';
+
+CREATE FUNCTION mip.replication_refusals(OUT relation regclass, OUT reason text, OUT refused bigint) RETURNS SETOF record
+	LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10 AS 'MODULE_PATHNAME', 'mip_replication_refusals';
+COMMENT ON FUNCTION mip.replication_refusals() IS 'behind the view mip.refusals';
+
+CREATE VIEW mip.refusals AS SELECT * FROM mip.replication_refusals();
+COMMENT ON VIEW mip.refusals IS
+	'what has been refused, of any member, since the server started: why, and because of a change of which table';
 
 CREATE VIEW mip.replication AS SELECT * FROM mip.replication_state() WHERE member IS NOT NULL;
 COMMENT ON VIEW mip.replication IS
@@ -405,5 +426,5 @@ END $$;
 
 -- Functions check ownership of families and tables themselves.
 GRANT USAGE ON SCHEMA mip TO PUBLIC;
-GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats, mip.replication, mip.members TO PUBLIC;
+GRANT SELECT ON mip.in_doubt, mip.waits, mip.stats, mip.replication, mip.members, mip.refusals TO PUBLIC;
 GRANT SELECT ON SEQUENCE mip.horizon TO PUBLIC;

@@ -213,10 +213,15 @@ REPLICA_EXPORT = """
         PERFORM set_config('pgmip.taken', taken::text, true);
     END $$
 """
-REPLICA_MEMBERS = b"SELECT to_jsonb(m) AS member FROM mip.members m ORDER BY m.member"
+REPLICA_MEMBERS = b"SELECT to_json(m) AS member FROM mip.members m ORDER BY m.member"
 REPLICATION = b"SELECT to_jsonb(r) AS replication FROM mip.replication r"
+REPLICA_REFUSALS = b"""
+    SELECT json_build_object('relation', r.relation::text, 'reason', r.reason, 'refused', r.refused) AS refusal
+    FROM mip.refusals r ORDER BY r.refused DESC, r.relation::text, r.reason
+"""
 REPLICA_SILENCE = b"""
-    SELECT jsonb_build_object('member', m.member, 'applied', m.applied, 'behind', m.behind, 'silent',
+    SELECT jsonb_build_object('member', m.member, 'applied', m.applied, 'behind', m.behind,
+                              'behind_bytes', m.behind_bytes, 'lag', extract(epoch FROM m.lag)::float8, 'silent',
                               CASE WHEN m.heard IS NOT NULL THEN  -- or it would be 0
                                   greatest(0, extract(epoch FROM clock_timestamp() - m.heard))::float8
                               END) AS member

@@ -91,8 +91,13 @@ END $$;
 CREATE TABLE mip.trim (upto bigint);
 CREATE FUNCTION mip.replica_trim() RETURNS bigint LANGUAGE sql AS 'SELECT coalesce(max(upto), 0) FROM mip.trim';
 
-CREATE TABLE mip.members (member text, applied bigint, behind bigint, heard timestamptz);
-INSERT INTO mip.members VALUES ('one', 0, 0, now()), ('at work', 1, 2, NULL), ('gone', 3, 4, NULL);
+CREATE TABLE mip.members (
+    member text, applied bigint, behind bigint, behind_bytes bigint, lag interval, heard timestamptz
+);
+INSERT INTO mip.members VALUES
+    ('one', 0, 0, 0, '0', now()), ('at work', 1, 2, 200, '2 s', NULL), ('gone', 3, 4, 400, '1 day', NULL);
+CREATE TABLE mip.refusals (relation regclass, reason text, refused bigint);
+INSERT INTO mip.refusals VALUES ('mip.members', 'conflict', 3), (NULL, 'definition', 1);
 CREATE FUNCTION mip.replica_leave(name text) RETURNS void LANGUAGE sql AS
 $$ DELETE FROM mip.members WHERE member = name AND name <> 'at work' $$;
 

@@ -176,10 +176,18 @@ def test_status(cli: Cli, replica: Replica, log: str, start: Start) -> None:
 def test_members(cli: Cli, replica: Replica, log: str) -> None:
     options = ("--database", replica.conninfo)
     cli("replica", "init", *options, "--log", log, code=OK)
-    members = cli.json("replica", "status", *options, "--log", log, code=PROBLEMS)["members"]
+    document = cli.json("replica", "status", *options, "--log", log, code=PROBLEMS)
+    members = document["members"]
     assert [member["member"] for member in members] == ["at work", "gone", "one"]
-    assert members[0] == {"member": "at work", "applied": 1, "behind": 2, "heard": None}
-    assert "at work" in cli("replica", "status", *options, "--log", log, code=PROBLEMS).stdout
+    at_work = {"member": "at work", "applied": 1, "behind": 2, "behind_bytes": 200, "lag": "00:00:02", "heard": None}
+    assert members[0] == at_work
+    assert document["refusals"] == [
+        {"relation": "mip.members", "reason": "conflict", "refused": 3},
+        {"relation": None, "reason": "definition", "refused": 1},
+    ]
+    shown = cli("replica", "status", *options, "--log", log, code=PROBLEMS).stdout
+    assert "at work" in shown
+    assert "conflict" in shown
     assert cli("replica", "leave", "gone", *options, code=OK).stdout == "gone has left\n"
     assert "no member is called gone" in cli("replica", "leave", "gone", *options, code=PROBLEMS).stderr
     still = cli("replica", "leave", "at work", *options, "--timeout=0.1", code=PROBLEMS)
@@ -241,6 +249,10 @@ def test_metrics(replica: Replica, start: Start, cli: Cli) -> None:
     assert value('received_total{result="committed"}') == 2
     assert (value("up"), value("log_up"), value("log_end"), value("behind"), value("applier")) == (1, 1, 3, 0, 1)
     assert value('member_behind{member="at work"}') == 2
+    assert value('member_behind_bytes{member="at work"}') == 200
+    assert value('member_lag_seconds{member="at work"}') == 2
+    assert value('refusals{reason="conflict",relation="mip.members"}') == 3
+    assert value('refusals{reason="definition",relation=""}') == 1
     assert value('member_silent_seconds{member="at work"}') is None
     assert value('member_silent_seconds{member="one"}') is not None
     taken = start("run", "--metrics", f":{port}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -149,6 +150,11 @@ def documents(result: Any) -> list[Any]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def shown_replicas(shown: str, many: int) -> list[list[str]]:
+    """Their rows, by cells."""
+    return [re.split(" {2,}", line.strip()) for line in shown[shown.index("Replicas") :].splitlines()[2 : 2 + many]]
+
+
 async def test_status_and_top(site: Site) -> None:
     """Of those that are given all is told, of other members what they have told."""
     cli, two = sites_cli(site, "abc"), sites_cli(site, "ab")
@@ -163,10 +169,11 @@ async def test_status_and_top(site: Site) -> None:
         assert last["committed"] + last["applied_here"] > first["committed"] + first["applied_here"]
         assert [member["member"] for member in last["members"]] == ["a", "b", "c"]
         assert all(member["silent"] < 60 for member in last["members"])
+        assert all(0 <= member["lag"] < 60 <= 60 + member["behind_bytes"] for member in last["members"])
     assert "replica, per second" in shown
     site.catch_up()
     shown = (await asyncio.to_thread(two, "status", code=OK)).stdout
-    rows = [line.split() for line in shown[shown.index("Replicas") :].splitlines()[2:5]]
+    rows = shown_replicas(shown, 3)
     assert [row[:2] for row in rows] == [["a", "a"], ["b", "b"], ["c", "-"]]
     applied = site.sql("a", "SELECT applied FROM mip.replication")[0][0]
     assert rows[0][2] == str(applied)
@@ -188,8 +195,8 @@ def test_one_that_is_behind_and_one_that_has_diverged(site: Site, cli: Cli) -> N
             if member == "c":
                 sql("UPDATE mip.applied SET history = history + 1; UPDATE item SET stock = stock + 1 WHERE id = 1")
     shown = sites_cli(site, "ab")("status", code=OK).stdout
-    rows = [line.split() for line in shown[shown.index("Replicas") :].splitlines()[2:4]]
-    assert [(row[2], row[5]) for row in rows] == [(str(here), "none"), (str(here - 1), "none")]
+    rows = shown_replicas(shown, 2)
+    assert [(row[2], row[6]) for row in rows] == [(str(here), "none"), (str(here - 1), "none")]
     said = cli("replica", "diff", *at(site), "--timeout=2", code=UNREACHABLE).stderr
     assert f"a has applied {here}, b has applied {here - 1}, c has" in said
     assert "no agent is at work at a, b, c" in said

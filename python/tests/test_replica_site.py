@@ -139,7 +139,10 @@ class Site:
         ]
         first, last = max(row[0][0] for row in bounds), min(row[0][1] for row in bounds)
         assert first < last
-        query = f'SELECT * FROM mip.applied WHERE "position" BETWEEN {first} AND {last} ORDER BY 1'
+        query = f"""
+            SELECT a.position, certified, history, bytes
+            FROM mip.applied a WHERE a.position BETWEEN {first} AND {last} ORDER BY 1
+        """
         same([self.sql(member, query) for member in self.replicas])
         for member in self.replicas:
             assert self.sql(member, COUNTED_OTHERWISE) == []

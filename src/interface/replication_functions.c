@@ -25,6 +25,7 @@
 #include "replication/positions.h"
 #include "replication/publish.h"
 #include "replication/receive.h"
+#include "replication/refused.h"
 #include "replication/skip.h"
 #include "replication/take.h"
 #include "transam/statement.h"
@@ -44,6 +45,7 @@ PG_FUNCTION_INFO_V1(mip_replica_trim);
 PG_FUNCTION_INFO_V1(mip_replica_leave);
 PG_FUNCTION_INFO_V1(mip_replica_skip);
 PG_FUNCTION_INFO_V1(mip_replication_members);
+PG_FUNCTION_INFO_V1(mip_replication_refusals);
 PG_FUNCTION_INFO_V1(mip_replicate_ddl);
 PG_FUNCTION_INFO_V1(mip_wait_for);
 PG_FUNCTION_INFO_V1(mip_last_position_sql);
@@ -231,8 +233,8 @@ count_waiting(void)
 Datum
 mip_replication_state(PG_FUNCTION_ARGS)
 {
-	Datum		values[9];
-	bool		nulls[9] = {false};
+	Datum		values[5 + MIP_REPLICATION_TOLD];
+	bool		nulls[lengthof(values)] = {false};
 
 	mip_require_preload();
 	if (!mip_is_replicated())
@@ -287,6 +289,39 @@ mip_replication_members(PG_FUNCTION_ARGS)
 	{
 		if (peers[i].name[0] != '\0')
 			put_member((ReturnSetInfo *) fcinfo->resultinfo, &peers[i], applied);
+	}
+	return (Datum) 0;
+}
+
+static void
+put_refused(ReturnSetInfo *rsinfo, const MipRefused *refused)
+{
+	Datum		values[3] = {
+		ObjectIdGetDatum(refused->table),
+		CStringGetTextDatum(mip_refusal_name(refused->refusal)),
+		Int64GetDatum(refused->count),
+	};
+	bool		nulls[3] = {!OidIsValid(refused->table)};
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+Datum
+mip_replication_refusals(PG_FUNCTION_ARGS)
+{
+	MipRefused	refused[MIP_REFUSED_ENTRIES];
+
+	mip_require_preload();
+	InitMaterializedSRF(fcinfo, 0);
+	if (!mip_is_replicated())
+		return (Datum) 0;
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	memcpy(refused, mip_member->refused, sizeof(refused));
+	LWLockRelease(mip_member->lock);
+	for (int i = 0; i < MIP_REFUSED_ENTRIES; i++)
+	{
+		if (refused[i].count > 0)
+			put_refused((ReturnSetInfo *) fcinfo->resultinfo, &refused[i]);
 	}
 	return (Datum) 0;
 }

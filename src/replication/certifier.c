@@ -123,25 +123,37 @@ is_first_of_family(const MipCertifier *certifier, const MipMessage *message)
 		is_free(certifier, key_of_family(message), MIPW_K, knowledge);
 }
 
-bool
+/* Of the message; what it brings is looked at after that. */
+static MipRefusal
+refusal_of(const MipCertifier *certifier, const MipMessage *message, Knowledge knowledge)
+{
+	if (message->first < certifier->floor)
+		return MIP_REFUSED_FORGOTTEN;
+	if (message->first < certifier->defined)
+		return MIP_REFUSED_DEFINITION;
+	if (message->kind == MIP_MESSAGE_DEFINITION && message->first < certifier->changed)
+		return MIP_REFUSED_CHANGE;
+	if (message->kind == MIP_MESSAGE_REQUEST && !is_first_of_family(certifier, message))
+		return MIP_REFUSED_REQUEST;
+	if (!is_free(certifier, key_of_id(&message->id), MIPW_K, knowledge))
+		return MIP_REFUSED_REPEATED;
+	return MIP_REFUSED_NOT;
+}
+
+MipVerdict
 mip_certify(const MipCertifier *certifier, const MipMessage *message, const MipwSet *set)
 {
 	Knowledge	knowledge = {message->snapshot, message->first};
+	MipVerdict	verdict = {refusal_of(certifier, message, knowledge)};
 
-	if (message->first < certifier->floor || message->first < certifier->defined)
-		return false;
-	if (message->kind == MIP_MESSAGE_DEFINITION && message->first < certifier->changed)
-		return false;
-	if (message->kind == MIP_MESSAGE_REQUEST && !is_first_of_family(certifier, message))
-		return false;
-	if (!is_free(certifier, key_of_id(&message->id), MIPW_K, knowledge))
-		return false;
-	for (uint32 i = 0; set && i < set->nkeys; i++)
+	for (uint32 i = 0; set && i < set->nkeys && verdict.refusal == MIP_REFUSED_NOT; i++)
 	{
-		if (!is_free(certifier, mipw_hash(set, i), set->modes[i], knowledge))
-			return false;
+		if (is_free(certifier, mipw_hash(set, i), mipw_mode(set, i), knowledge))
+			continue;
+		verdict.refusal = MIP_REFUSED_CONFLICT;
+		verdict.relation = mipw_key_relation(set, i);
 	}
-	return true;
+	return verdict;
 }
 
 static uint32 *
@@ -212,5 +224,5 @@ mip_certifier_add(MipCertifier *certifier, const MipMessage *message, const Mipw
 	certifier->changed = certifier->position;
 	note(certifier, key_of_id(&message->id), MIPW_K);
 	for (uint32 i = 0; i < set->nkeys; i++)
-		note(certifier, mipw_hash(set, i), set->modes[i]);
+		note(certifier, mipw_hash(set, i), mipw_mode(set, i));
 }

@@ -38,7 +38,6 @@
 #include "replication/defined.h"
 #include "replication/everywhere.h"
 #include "replication/meaningful.h"
-#include "tableam/aside.h"
 #include "writeset/types.h"
 
 pg_noreturn static void
@@ -583,8 +582,6 @@ check_index(const RawStmt *raw, const IndexStmt *stmt)
 {
 	if (stmt->idxname == NULL)
 		refuse(raw, "Give the index a name, so that it is the same everywhere.");
-	if (mip_name_is_of_reindex(stmt->idxname))
-		refuse(raw, "REINDEX CONCURRENTLY gives such names: choose another one.");
 	if (has_own_rows(stmt->relation))
 		refuse(raw, "What it is on is each replica's own.");
 }

@@ -41,6 +41,7 @@
 #include "replication/everywhere.h"
 #include "replication/fits.h"
 #include "replication/trust.h"
+#include "tableam/aside.h"
 #include "writeset/types.h"
 
 struct MipDefinedBefore
@@ -174,6 +175,18 @@ check_index(Relation indexes, HeapTuple row, void *arg)
 	rel = table_open(form->indrelid, AccessShareLock);
 	mip_check_trusted(rel);
 	table_close(rel, AccessShareLock);
+}
+
+/* An index called so is taken for one that each replica has for a while, whatever has named it, or stored it anew. */
+static void
+check_index_name(Relation classes, HeapTuple row, void *arg)
+{
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+	if ((form->relkind == RELKIND_INDEX || form->relkind == RELKIND_PARTITIONED_INDEX) &&
+		mip_row_is_new(row) && mip_name_is_of_reindex(NameStr(form->relname)))
+		refuse_defined(NameStr(form->relname),
+					   "REINDEX CONCURRENTLY gives such names: choose another one, or drop what it has left behind.");
 }
 
 /* Rows that are there, not stored at all replicas in the same way, get entries. */
@@ -377,6 +390,7 @@ mip_check_defined(MipDefinedBefore *before)
 	mip_each_row(ConstraintRelationId, check_constraint, before);
 	mip_each_row(AttrDefaultRelationId, check_generated, NULL);
 	mip_each_row(IndexRelationId, check_index, NULL);
+	mip_each_row(RelationRelationId, check_index_name, NULL);
 	check_partitions();
 	mip_each_row(DependRelationId, check_dependency, NULL);
 	check_rows_fit();

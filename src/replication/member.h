@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "replication/message.h"
+#include "replication/refused.h"
 
 /* A transaction at its COMMIT. What is certified stays so until it has ended. */
 typedef enum MipCommitState
@@ -41,6 +42,7 @@ typedef struct MipCommit
 	Size		length;
 	uint64		position;		/* if CERTIFIED */
 	uint64		history;
+	uint64		bytes;
 	VirtualTransactionId ended; /* the last one that was in the way */
 } MipCommit;
 
@@ -50,6 +52,8 @@ typedef enum MipReplicationCounter
 	MIP_REPLICATION_APPLIED,	/* of others, or of sessions that have gone */
 	MIP_REPLICATION_REFUSED,	/* of anybody */
 	MIP_REPLICATION_ENDED,		/* local transactions that were in the way */
+	MIP_REPLICATION_SLOWED,		/* by flow control: they have waited */
+	MIP_REPLICATION_STOPPED,	/* ... or have been refused */
 	MIP_REPLICATION_TOLD,		/* by members of themselves */
 	MIP_REPLICATION_COUNTERS
 } MipReplicationCounter;
@@ -88,6 +92,7 @@ typedef struct MipMember
 	uint64		queued;
 	MipMessageId start;			/* drawn by chance: the ids' first half */
 	uint64		counters[MIP_REPLICATION_COUNTERS];
+	MipRefused	refused[MIP_REFUSED_ENTRIES];
 	MipPeer		peers[MIP_PEERS_MAX];
 	uint64		worth_telling;	/* the last position that is more than what
 								 * members tell of themselves */

@@ -16,7 +16,8 @@
  * have, as one snapshot sees them: it may get another number while they are read.
  *
  * What has changed is found by how it is stored, which differs between replicas, but not with time. Only that is put
- * into words: to do so locks all that a view refers to.
+ * into words: to do so locks all that a view refers to. A value that rows do not have, since they are older than their
+ * column, is that column's whatever it is called: it may have been written into the rows at one replica, by VACUUM FULL.
  *
  *-------------------------------------------------------------------------
  */
@@ -102,10 +103,12 @@
 	" SELECT 'statistics', format('%s.%I', stxnamespace::regnamespace, stxname), s.oid, 0, (stxrelid, stxkeys, stxkind, stxexprs)::text" \
 	"  FROM pg_statistic_ext s JOIN relation ON relation.oid = stxrelid" \
 	" UNION ALL" \
-	" SELECT 'rows', format('%s.%I', name, attname), attrelid, attnum, attmissingval::text" \
+	" SELECT 'rows', format('%s.%s', attrelid, attnum), attrelid, attnum, attmissingval::text" \
 	"  FROM relation JOIN pg_attribute ON attrelid = relation.oid WHERE atthasmissing" \
 	" UNION ALL" \
 	" SELECT 'places', oid::text, oid, 0, reltablespace::text FROM relation WHERE relkind = 'r'" \
+	" UNION ALL" \
+	" SELECT 'extensions', quote_ident(extname), oid, 0, extversion FROM pg_extension" \
 	"), known AS (" \
 	" SELECT *, format('%s %s = %s', kind, name, hashtextextended(stored, 0)) AS it FROM line" \
 	")"
@@ -138,6 +141,8 @@
 	" WHEN 'functions' THEN (SELECT (prokind, format_type(prorettype, NULL), proretset, provolatile, prosecdef, proisstrict," \
 	"   proleakproof, proconfig, prosrc, pg_get_function_sqlbody(oid), pg_get_function_arguments(oid))::text FROM pg_proc WHERE oid = object)" \
 	" WHEN 'statistics' THEN pg_get_statisticsobjdef(object)" \
+	" WHEN 'rows' THEN (SELECT (attrelid::regclass, attname, attmissingval)::text FROM pg_attribute" \
+	"  WHERE attrelid = object AND attnum = sub)" \
 	" ELSE stored END"
 
 static const char *const before_query =
@@ -149,9 +154,9 @@ static const char *const before_query =
  */
 static const char *const outcome_query =
 "WITH " LINES ", before AS ("
-" SELECT it, split_part(it, ' = ', 1) AS name FROM unnest($1) AS it"
+" SELECT it, regexp_replace(it, ' = -?[0-9]+$', '') AS name FROM unnest($1) AS it"
 "), difference (kind, line) AS ("
-" SELECT kind, format('%s = %s', name, " MEANS ") FROM known"
+" SELECT kind, format('%s = %s', CASE WHEN kind <> 'rows' THEN name END, " MEANS ") FROM known"
 "  WHERE kind <> 'places' AND NOT EXISTS (SELECT FROM before WHERE before.it = known.it)"
 " UNION ALL"
 " SELECT split_part(name, ' ', 1), name FROM before"

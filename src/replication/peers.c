@@ -217,14 +217,24 @@ lag(void)
 	return result;
 }
 
+static void
+count(MipReplicationCounter what)
+{
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	mip_member->counters[what]++;
+	LWLockRelease(mip_member->lock);
+}
+
 void
 mip_peers_slow_down(void)
 {
 	uint64		behind = flow_control > 0 ? lag() : 0;
+	bool		stops = behind >= 2 * (uint64) flow_control;
 
 	if (behind <= flow_control)
 		return;
-	if (behind >= 2 * (uint64) flow_control)
+	count(stops ? MIP_REPLICATION_STOPPED : MIP_REPLICATION_SLOWED);
+	if (stops)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("a replica is " UINT64_FORMAT " positions of the log behind", behind),

@@ -27,6 +27,7 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "mipt/catalog.h"
@@ -37,7 +38,9 @@
 #define Anum_position	1
 #define Anum_certified	2
 #define Anum_history	3
-#define Natts_applied	3
+#define Anum_bytes		4
+#define Anum_applied_at 5
+#define Natts_applied	5
 
 /* mip.replicas */
 #define Anum_member		1
@@ -59,6 +62,7 @@ position_of_row(HeapTuple row, TupleDesc desc)
 	position.position = DatumGetInt64(heap_getattr(row, Anum_position, desc, &isnull));
 	position.certified = DatumGetBool(heap_getattr(row, Anum_certified, desc, &isnull));
 	position.history = DatumGetInt64(heap_getattr(row, Anum_history, desc, &isnull));
+	position.bytes = DatumGetInt64(heap_getattr(row, Anum_bytes, desc, &isnull));
 	return position;
 }
 
@@ -145,6 +149,8 @@ mip_positions_load(void)
 	Relation	rel;
 	List	   *members;
 	MipPosition last = {0};
+	bool		standby = RecoveryInProgress(); /* it may end while this is
+												 * read */
 	bool		loaded;
 
 	LWLockAcquire(mip_member->lock, LW_SHARED);
@@ -164,7 +170,7 @@ mip_positions_load(void)
 		mip_member->applied = mip_member->worth_telling = last.position;
 		mip_member->history = last.history;
 		/* a standby goes on without our noticing */
-		mip_member->loaded = !RecoveryInProgress();
+		mip_member->loaded = !standby;
 	}
 	LWLockRelease(mip_member->lock);
 	table_close(rel, AccessShareLock);
@@ -214,6 +220,8 @@ mip_position_write(const MipPosition *position)
 		Int64GetDatum(position->position),
 		BoolGetDatum(position->certified),
 		Int64GetDatum(position->history),
+		Int64GetDatum(position->bytes),
+		TimestampTzGetDatum(GetCurrentTimestamp()),
 	};
 
 	set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,

@@ -348,7 +348,7 @@ static void
 write_position(void)
 {
 	const MipCommit *mine = mip_my_commit();
-	MipPosition position = {.position = mine->position,.certified = true,.history = mine->history};
+	MipPosition position = {.position = mine->position,.certified = true,.history = mine->history,.bytes = mine->bytes};
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();

@@ -40,6 +40,7 @@
 #include "replication/peers.h"
 #include "replication/positions.h"
 #include "replication/receive.h"
+#include "replication/refused.h"
 #include "replication/request.h"
 #include "replication/skip.h"
 #include "replication/way.h"
@@ -61,6 +62,7 @@ static struct
 	uint64		pruned;			/* up to here mip.applied is */
 	uint64		history;		/* at next - 1; 0: not known, as nothing is
 								 * before what is read again */
+	uint64		bytes;			/* likewise */
 	MemoryContext context;
 	MipCertifier *certifier;	/* NULL: the log's settings are to come */
 	bool		received;		/* in this transaction */
@@ -70,6 +72,8 @@ static struct
 	bool		waited_for;
 	MipMessageId waits;			/* its message, likewise */
 	MipReplicationCounter what;
+	MipRefusal	refusal;		/* if that is REFUSED, likewise */
+	Oid			refused_table;
 }			me;
 
 /* ---- becoming the applier ---- */
@@ -320,6 +324,7 @@ tell_own(const MipMessageId *id, const MipPosition *position)
 	{
 		own->position = position->position;
 		own->history = position->history;
+		own->bytes = position->bytes;
 		mip_commit_set(own, verdict_of(position));
 	}
 	LWLockRelease(mip_member->lock);
@@ -441,6 +446,14 @@ book(const MipPosition *position, MipReplicationCounter what)
 	me.what = what;
 }
 
+static void
+book_refused(const MipPosition *position, MipVerdict verdict)
+{
+	me.refusal = verdict.refusal;
+	me.refused_table = mip_refused_table(verdict.relation);
+	book(position, MIP_REPLICATION_REFUSED);
+}
+
 /* What a session would read again stays, with the position before. */
 static void
 prune(void)
@@ -486,16 +499,18 @@ static const char *
 receive_transaction(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
 	const MipwSet *set;
+	MipVerdict	verdict;
 
 	require_certifier();
 	set = open_writeset(message);
-	position->certified = mip_certify(me.certifier, message, set);
+	verdict = mip_certify(me.certifier, message, set);
+	position->certified = verdict.refusal == MIP_REFUSED_NOT;
 	position->history = history_behind(me.history, position, bytes);
 	mip_certifier_add(me.certifier, message, set, position->certified);
 	if (!position->certified)
 	{
 		(void) tell_own(&message->id, position);
-		book(position, MIP_REPLICATION_REFUSED);
+		book_refused(position, verdict);
 		return "refused";
 	}
 	if (message->kind == MIP_MESSAGE_REQUEST)
@@ -537,13 +552,15 @@ receive_fence(const MipMessage *message, MipPosition *position, const bytea *byt
 static const char *
 receive_definition(const MipMessage *message, MipPosition *position, const bytea *bytes)
 {
-	bool		executed;
+	MipVerdict	verdict;
 
 	require_certifier();
-	position->certified = mip_certify(me.certifier, message, NULL);
+	verdict = mip_certify(me.certifier, message, NULL);
+	position->certified = verdict.refusal == MIP_REFUSED_NOT;
 	position->left_out = position->certified && mip_definition_is_skipped(me.next);
-	executed = position->certified && !position->left_out;
-	if (executed)
+	if (position->left_out)
+		verdict.refusal = MIP_REFUSED_SKIPPED;
+	if (verdict.refusal == MIP_REFUSED_NOT)
 	{
 		define(message);
 		mip_definition_executed(me.next);
@@ -551,10 +568,13 @@ receive_definition(const MipMessage *message, MipPosition *position, const bytea
 	position->history = history_behind(me.history, position, bytes);
 	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	tell_when_done(message);
-	book(position, executed ? MIP_REPLICATION_APPLIED : MIP_REPLICATION_REFUSED);
-	if (position->left_out)
-		return "left out";
-	return executed ? "applied" : "refused";
+	if (verdict.refusal == MIP_REFUSED_NOT)
+	{
+		book(position, MIP_REPLICATION_APPLIED);
+		return "applied";
+	}
+	book_refused(position, verdict);
+	return position->left_out ? "left out" : "refused";
 }
 
 /* ---- a message ---- */
@@ -571,15 +591,24 @@ receive_again(const MipMessage *message, const bytea *bytes)
 	mip_certifier_add(me.certifier, message, position.certified && message->writeset ? open_writeset(message) : NULL,
 					  position.certified);
 	me.history = position.history;
+	me.bytes = position.bytes;
 	return "loaded";
+}
+
+static bool
+is_work(const MipMessage *message)
+{
+	return message->writeset || message->kind == MIP_MESSAGE_DEFINITION;
 }
 
 static const char *
 receive_new(const MipMessage *message, const bytea *bytes)
 {
-	MipPosition position = {.position = me.next,.certified = true};
+	MipPosition position = {.position = me.next,.certified = true,.bytes = me.bytes};
 	const char *result;
 
+	if (is_work(message))
+		position.bytes += VARSIZE_ANY_EXHDR(bytes);
 	check_history(message);
 	if (message->kind == MIP_MESSAGE_SETTINGS)
 		result = receive_first(message, &position, bytes);
@@ -594,6 +623,7 @@ receive_new(const MipMessage *message, const bytea *bytes)
 	else
 		mip_diverged("The message is of a kind that this version does not know.");
 	me.history = position.history;
+	me.bytes = position.bytes;
 	return result;
 }
 
@@ -659,6 +689,14 @@ mip_receive_known(uint64 position, const Datum *messages, int n)
 
 /* ---- its end ---- */
 
+static void
+count_refused(void)
+{
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	mip_refused_count(mip_member->refused, me.refused_table, me.refusal);
+	LWLockRelease(mip_member->lock);
+}
+
 /*
  * What the certifier has been told is so only if it has committed: else another session is
  * to begin.
@@ -671,7 +709,11 @@ xact_callback(XactEvent event, void *arg)
 	if (event == XACT_EVENT_COMMIT)
 	{
 		if (me.position.position != 0)
+		{
+			if (me.what == MIP_REPLICATION_REFUSED)
+				count_refused();
 			mip_member_advance(me.position.position, me.position.history, me.what, NULL);
+		}
 		if (me.waited_for)
 			(void) tell_own(&me.waits, &me.position);
 		if (me.applying)

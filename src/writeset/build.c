@@ -158,6 +158,7 @@ write_change(MipBuild *build, MipBuildTable *table, char op, int64 number,
 	if (unlikely(!table->written))
 		write_relation(build, table);
 	mipw_change_end(writer, op, number);
+	mipw_keys_of(writer, relation);
 	mip_keys_write(table->keys, writer, op, old, new);
 	build->last_op = op;
 	return true;

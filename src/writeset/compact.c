@@ -624,7 +624,7 @@ mip_writeset_compact(const MipwSet **sets, int n)
 					 errmsg("writesets of databases with different encodings cannot be compacted")));
 		do_changes(&c, sets[i]);
 		for (uint32 j = 0; j < sets[i]->nkeys; j++)
-			mipw_write_key(writer, mipw_hash(sets[i], j), sets[i]->modes[j]);
+			mipw_write_key(writer, mipw_hash(sets[i], j), mipw_mode(sets[i], j));
 		if (sets[i]->database != database)
 			database = 0;
 	}

@@ -21,7 +21,9 @@
  *		60	uint32	relations
  *		64	uint32	bytes of R
  *		68	uint32	bytes of C
- *	  K			uint64[keys], each greater than the one before; uint8[keys], modes
+ *	  K			uint64[keys], each greater than the one before; uint8[keys]: the mode, and
+ *				above its two bits the relation whose change it came with, counted from
+ *				1; 0: it is not told
  *	  R			relations, one after the other:
  *				uint32	id: its OID where it comes from
  *				uint8	identity: 'k' some columns, 'w' the whole row
@@ -126,7 +128,7 @@ typedef struct MipwSet
 	uint32		truncated;
 	uint32		nkeys;
 	const uint8 *hashes;		/* mipw_hash() */
-	const uint8 *modes;
+	const uint8 *modes;			/* mipw_mode(), mipw_key_relation() */
 	uint32		nrelations;
 	MipwRelation *relations;
 	const uint8 *changes;		/* C */
@@ -174,6 +176,21 @@ extern bool mipw_names_are_unique(const MipwRelation *relation, char **room);
 
 extern uint64 mipw_hash(const MipwSet *set, uint32 i);
 
+static inline uint8
+mipw_mode(const MipwSet *set, uint32 i)
+{
+	return set->modes[i] & 3;
+}
+
+/* That with whose change a key came, or NULL: it is not told. */
+static inline const MipwRelation *
+mipw_key_relation(const MipwSet *set, uint32 i)
+{
+	uint8		number = set->modes[i] >> 2;
+
+	return number > 0 ? &set->relations[number - 1] : NULL;
+}
+
 /* Do two of them have keys in conflict? */
 extern bool mipw_conflict(const MipwSet *a, const MipwSet *b);
 extern MipwCursor mipw_changes(const MipwSet *set);
@@ -217,6 +234,9 @@ extern void mipw_write_change(MipwWriter *writer, char op, uint64 number,
 
 /* As often as one likes: of the same hash the strongest mode is kept. */
 extern void mipw_write_key(MipwWriter *writer, uint64 hash, uint8 mode);
+
+/* Keys that are written from now on come with changes of this relation. */
+extern void mipw_keys_of(MipwWriter *writer, uint32 relation);
 
 /*
  * Parts of format_body.h and format_encode.h: room for so many bytes more; for keys; for a

@@ -415,8 +415,10 @@ check_keys(const MipwSet *set)
 	{
 		if (i > 0 && mipw_hash(set, i - 1) >= mipw_hash(set, i))
 			return "its keys are not in order";
-		if (set->modes[i] < MIPW_R || set->modes[i] > MIPW_K)
+		if (mipw_mode(set, i) < MIPW_R)
 			return "a key has an unknown mode";
+		if (set->modes[i] >> 2 > set->nrelations)
+			return "a key is of a relation that is not there";
 	}
 	return NULL;
 }
@@ -514,7 +516,7 @@ mipw_conflict(const MipwSet *a, const MipwSet *b)
 		uint64		x = mipw_hash(a, i);
 		uint64		y = mipw_hash(b, j);
 
-		if (x == y && MIPW_CONFLICT(a->modes[i], b->modes[j]))
+		if (x == y && MIPW_CONFLICT(mipw_mode(a, i), mipw_mode(b, j)))
 			return true;
 		i += x <= y;
 		j += y <= x;

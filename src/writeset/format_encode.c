@@ -29,6 +29,9 @@
 #define MOST_KEYS		16384
 #define BITS_OF_MOST	8
 
+/* Relations that a key may be told to be of */
+#define KEYS_RELATIONS	63
+
 /* So many are sorted as they are. */
 #define FEW_KEYS		16
 
@@ -317,6 +320,15 @@ sort_by_buckets(MipwKey *keys, uint64 nkeys, int common)
 	pfree(places);
 }
 
+/* Whatever their order */
+static const MipwKey *
+stronger(const MipwKey *a, const MipwKey *b)
+{
+	if (a->mode != b->mode)
+		return a->mode > b->mode ? a : b;
+	return a->relation <= b->relation ? a : b;
+}
+
 /* Of those from this one on, which has the same hash as the one before; all are sorted. */
 static uint64
 drop_repeated(MipwKey *keys, uint64 from, uint64 nkeys)
@@ -328,7 +340,7 @@ drop_repeated(MipwKey *keys, uint64 from, uint64 nkeys)
 		MipwKey    *last = &keys[n - 1];
 
 		if (last->hash == keys[i].hash)
-			last->mode = Max(last->mode, keys[i].mode);
+			*last = *stronger(last, &keys[i]);
 		else
 			keys[n++] = keys[i];
 	}
@@ -375,6 +387,13 @@ void
 mipw_write_key(MipwWriter *writer, uint64 hash, uint8 mode)
 {
 	mipw_put_key(writer, hash, mode);
+}
+
+/* Those that six bits do not number are not told. */
+void
+mipw_keys_of(MipwWriter *writer, uint32 relation)
+{
+	writer->key_relation = relation < KEYS_RELATIONS ? relation + 1 : 0;
 }
 
 /* ---- the end ---- */
@@ -435,7 +454,7 @@ mipw_end(MipwWriter *writer, uint64 last, uint64 database, uint8 encoding)
 	for (uint64 i = 0; i < writer->nkeys; i++)
 	{
 		mipw_put_number(to + 8 * i, writer->keys[i].hash, 8);
-		mipw_put_number(to + 8 * writer->nkeys + i, writer->keys[i].mode, 1);
+		mipw_put_number(to + 8 * writer->nkeys + i, writer->keys[i].mode | writer->keys[i].relation << 2, 1);
 	}
 	to += 9 * writer->nkeys;
 	memcpy(to, writer->relations.data, writer->relations.len);

@@ -18,6 +18,7 @@ typedef struct MipwKey
 {
 	uint64		hash;
 	uint8		mode;
+	uint8		relation;		/* as in a writeset */
 } MipwKey;
 
 /* A change in the making, behind those that are written */
@@ -39,6 +40,7 @@ struct MipwWriter
 	StringInfoData changes;		/* becomes the writeset */
 	MipwDraft	draft;
 	MipwKey    *keys;
+	uint8		key_relation;	/* of those that are being written */
 	uint64		nkeys;
 	uint64		room;
 	uint64		worth_settling; /* with fewer, the memory that repeated ones
@@ -135,6 +137,7 @@ mipw_put_key(MipwWriter *writer, uint64 hash, uint8 mode)
 	key = &writer->keys[writer->nkeys++];
 	key->hash = hash;
 	key->mode = mode;
+	key->relation = writer->key_relation;
 }
 
 #endif							/* MIP_WRITESET_FORMAT_ENCODE_H */

@@ -114,7 +114,11 @@ try_bytes(const uint8 *bytes, size_t length)
 	if (good)
 	{
 		for (uint32 i = 0; i < set.nkeys; i++)
-			sum += mipw_hash(&set, i) + set.modes[i];
+			{
+				const MipwRelation *of = mipw_key_relation(&set, i);
+
+				sum += mipw_hash(&set, i) + mipw_mode(&set, i) + (of ? of->fingerprint : 0);
+			}
 		for (uint32 i = 0; i < set.nrelations; i++)
 			check_relation(&set.relations[i]);
 		for (cursor = mipw_changes(&set); mipw_next(&cursor, &change); changes++)

@@ -236,7 +236,11 @@ refused($_, '0A000') for (
 	'CREATE INDEX i ON parts (id)', 'ALTER DOMAIN positive ADD CHECK (value > 0)', 'ALTER TABLE counted ALTER id TYPE smallint',
 	'CREATE TABLE x (LIKE acct INCLUDING ALL)', 'CREATE SCHEMA x CREATE TABLE x (LIKE public.acct INCLUDING INDEXES)',
 	'CREATE SCHEMA x CREATE TABLE x (i int) CREATE INDEX ON x (i)', 'ALTER TABLE indexed ATTACH PARTITION loose FOR VALUES IN (2)',
-	'CREATE INDEX ON acct (n)', 'CREATE UNIQUE INDEX acct_ccold12 ON acct (n)', 'CREATE UNIQUE INDEX computed_i ON computed (i)');
+	'CREATE INDEX ON acct (n)', 'CREATE UNIQUE INDEX acct_ccold12 ON acct (id)', 'ALTER TABLE other ADD CONSTRAINT other_ccnew UNIQUE (id)',
+	'ALTER INDEX acct_pkey RENAME TO acct_ccnew1', 'CREATE UNIQUE INDEX computed_i ON computed (i)');
+mip_sql($node{a}, 'CREATE INDEX CONCURRENTLY other_n_ccnew ON other (n)');
+refused('ALTER TABLE other ALTER n TYPE bigint', '0A000', 'what stores an index anew that has been left behind here');
+mip_sql($node{a}, 'DROP INDEX CONCURRENTLY other_n_ccnew');
 if ($node{a}->pg_version >= 18)
 {
 	refused($_, '0A000') for (q[CREATE TABLE x (id bigint, z bigint GENERATED ALWAYS AS (id + 'numbers'::regclass::oid::bigint) VIRTUAL)],

@@ -23,7 +23,7 @@ first_replica('a', q[
 	CREATE TABLE part2 (id int, n int);
 	CREATE TABLE s1.t (id int, n int);
 	CREATE TABLE s2.t (id int, n int);
-	CREATE UNIQUE INDEX x ON s2.t (id);
+	CREATE UNIQUE INDEX "x = 1" ON s2.t (id);
 	CREATE TABLE joes.pairs (a int, b int);
 	CREATE VIEW sized AS SELECT pg_relation_size('acct_pkey'::regclass);
 	CREATE FUNCTION here() RETURNS text IMMUTABLE LANGUAGE sql AS $$SELECT current_setting('mip.member')$$;
@@ -85,7 +85,7 @@ receive($b);
 noticed(['CREATE INDEX CONCURRENTLY own ON part2 (id)'], 'ALTER TABLE parted ATTACH PARTITION part2 FOR VALUES IN (2); CREATE INDEX parted_id ON parted (id)',
 	'indexes', ['DROP INDEX CONCURRENTLY own'], 'an index that becomes a part of one');
 $ddl->sql('SET search_path = s1, s2, public');
-noticed(['CREATE INDEX CONCURRENTLY x ON s1.t (n)'], 'DROP INDEX x', 'indexes', ['DROP INDEX CONCURRENTLY s1.x'], 'another one of that name');
+noticed(['CREATE INDEX CONCURRENTLY "x = 1" ON s1.t (n)'], 'DROP INDEX "x = 1"', 'indexes', ['DROP INDEX CONCURRENTLY s1."x = 1"'], 'another one of that name');
 $ddl->sql('RESET search_path');
 
 my $joe = session($node{$b}, 'joe');
@@ -101,11 +101,40 @@ executed('CREATE TABLE made (id serial PRIMARY KEY, n int UNIQUE, CHECK (n > 0))
 receive($b);
 mip_sql($node{$b}, $_) for ('ALTER SEQUENCE made_id_seq MAXVALUE 100', 'REINDEX INDEX CONCURRENTLY made_pkey', 'REINDEX INDEX CONCURRENTLY acct_pkey', 'VACUUM FULL acct', 'CREATE INDEX CONCURRENTLY mine ON made (n)');
 executed('ALTER TABLE made ADD m int DEFAULT 1', 'a column');
+receive($b);
 mip_sql($node{$b}, 'VACUUM FULL made');
 executed('ALTER TABLE made ALTER m SET DEFAULT 2', 'its default');
+executed('ALTER TABLE made RENAME m TO renamed', 'its name');
+executed('ALTER TABLE made RENAME TO made2; ALTER TABLE made2 SET SCHEMA s1', 'its table\'s');
 executed('DROP VIEW sized', 'what looks otherwise there');
 receive($b);
 pass('numbers, and how rows and indexes are stored, are each replica\'s own');
+
+# ---- files of an extension ----
+
+sub finds_extension
+{
+	my ($member, $version) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	mkdir "$dir/extension";
+	append_to_file("$dir/extension/versioned.control", "default_version = '$version'\n");
+	append_to_file("$dir/extension/versioned--$version.sql", "CREATE TABLE versioned (i int);\n");
+	mip_sql($node{$member}, "ALTER SYSTEM SET extension_control_path = '$dir:\$system'");
+	$node{$member}->reload;
+	wait_until(sub { mip_sql($node{$member}, 'SHOW extension_control_path') =~ $dir });
+	return;
+}
+
+if ($node{a}->pg_version >= 18)
+{
+	finds_extension('a', '1.0');
+	finds_extension($b, '2.0');
+	executed('CREATE EXTENSION versioned', 'an extension');
+	waits($b, '55000.*Not the same are: extensions\.', 'another version of it');
+	finds_extension($b, '1.0');
+	receive($b);
+	all_are_same('with the same version', 'acct');
+}
 
 # ---- rows, by a function that lies ----
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -129,6 +129,7 @@ def status(
             async with connect(database, timeout=timeout) as conn:
                 with cut_after(conn, timeout):
                     replication, members = await _replication(conn), await _members(conn)
+                    refusals = await _refusals(conn)
             async with logs.opened(log, patience=timeout) as engine:
                 end = await engine.end()
         behind = max(0, end - replication["applied"])
@@ -142,6 +143,7 @@ def status(
                     "behind": behind,
                     "replication": replication,
                     "members": members,
+                    "refusals": refusals,
                 }
             )
             return code
@@ -149,10 +151,8 @@ def status(
             output.error("no agent is at work here", "start one: pgmip replica run")
         shown = {**replication, "end": end, "behind": behind}
         output.console.print(table(("", ""), ((visible(name), _shown(value)) for name, value in shown.items())))
-        if members:
-            output.line("")
-            columns = ("member", "applied", "behind", "heard")
-            output.console.print(table(columns, ([_shown(member[column]) for column in columns] for member in members)))
+        _print_rows(output, members)
+        _print_rows(output, refusals)
         return code
 
     run("replica status", json, body)
@@ -276,6 +276,16 @@ async def _replication(conn: Connection) -> dict[str, Any]:
 
 async def _members(conn: Connection) -> list[dict[str, Any]]:
     return [row["member"] for row in await (await conn.execute(_sql.REPLICA_MEMBERS)).fetchall()]
+
+
+async def _refusals(conn: Connection) -> list[dict[str, Any]]:
+    return [row["refusal"] for row in await (await conn.execute(_sql.REPLICA_REFUSALS)).fetchall()]
+
+
+def _print_rows(output: Output, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        output.line("")
+        output.console.print(table(tuple(rows[0]), ([_shown(value) for value in row.values()] for row in rows)))
 
 
 async def _leave(conn: Connection, member: str, timeout: float) -> bool:

@@ -15,7 +15,14 @@ from .sites import Connection
 
 __all__ = ["Member", "Replica", "rates", "read_replica", "rendered"]
 
-_COUNTERS = {"committed": "committed", "applied_here": "applied here", "refused": "refused", "ended": "ended"}
+_COUNTERS = {
+    "committed": "committed",
+    "applied_here": "applied here",
+    "refused": "refused",
+    "ended": "ended",
+    "slowed": "slowed",
+    "stopped": "stopped",
+}
 """Of mip.replication, and what they are called here."""
 _LATE = 60.0  # seconds
 
@@ -27,6 +34,9 @@ class Member:
     member: str
     applied: int
     behind: int
+    behind_bytes: int
+    lag: float
+    """For so many seconds there has been something that it had not applied."""
     silent: float | None
     """For so many seconds; None where it has not been heard since the server's start."""
 
@@ -50,7 +60,14 @@ class Replica:
             "waiting": self.waiting,
             **self.counters,
             "members": [
-                {"member": it.member, "applied": it.applied, "behind": it.behind, "silent": it.silent}
+                {
+                    "member": it.member,
+                    "applied": it.applied,
+                    "behind": it.behind,
+                    "behind_bytes": it.behind_bytes,
+                    "lag": it.lag,
+                    "silent": it.silent,
+                }
                 for it in self.members
             ],
         }
@@ -82,7 +99,7 @@ def rendered(replicas: Mapping[str, Replica]) -> list[RenderableType]:
     rows = [_row(site, it, end, told.get(it.member)) for site, it in replicas.items()]
     asked = {it.member for it in replicas.values()}
     rows += [_row_of_others(it, end) for name, it in sorted(told.items()) if name not in asked]
-    columns = ["replica", "site", "applied", "behind", "heard", "agent", "waiting", *_COUNTERS.values()]
+    columns = ["replica", "site", "applied", "behind", "lag", "heard", "agent", "waiting", *_COUNTERS.values()]
     return ["", Text("Replicas", "bold"), table(columns, rows)]
 
 
@@ -106,15 +123,20 @@ def _heard(member: Member | None) -> Text:
     return Text(f"{age(member.silent)} ago", STYLES["warning"] if member.silent >= _LATE else "")
 
 
+def _lag(member: Member | None) -> str:
+    return "-" if member is None else age(member.lag)
+
+
 def _row(site: str, it: Replica, end: int, told: Member | None) -> list[str | Text]:
     agent = Text("none", STYLES["error"]) if it.applier_pid is None else Text("at work", STYLES["ok"])
     counts = (str(it.counters[name]) for name in _COUNTERS)
-    return [it.member, site, str(it.applied), str(end - it.applied), _heard(told), agent, str(it.waiting), *counts]
+    known = (str(it.applied), str(end - it.applied), _lag(told), _heard(told))
+    return [it.member, site, *known, agent, str(it.waiting), *counts]
 
 
 def _row_of_others(it: Member, end: int) -> list[str | Text]:
     """Of who has not been asked is known what he has told."""
-    return [it.member, "-", str(it.applied), str(end - it.applied), _heard(it), *["-"] * (2 + len(_COUNTERS))]
+    return [it.member, "-", str(it.applied), str(end - it.applied), _lag(it), _heard(it), *["-"] * (2 + len(_COUNTERS))]
 
 
 def rates(looks: Mapping[str, tuple[Replica, Replica, float]]) -> list[RenderableType]:

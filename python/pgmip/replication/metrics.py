@@ -14,11 +14,15 @@ Metric                                   Labels      Meaning
 `pgmip_replica_applier`                              whether a session applies the log here: 1 or 0
 `pgmip_replica_waiting`                              transactions at their `COMMIT` here
 `pgmip_replica_events`                   event       the counters of `mip.replication`: `committed`, `applied_here`,
-                                                     `refused`, `ended`
+                                                     `refused`, `ended`, `slowed`, `stopped`
+`pgmip_replica_refusals`                 relation,   what has been refused (`mip.refusals`), and because of a change of
+                                         reason      which table
 `pgmip_replica_appended_total`                       messages that this agent has appended
 `pgmip_replica_received_total`           result      entries that it has handed over, by what has come of them
 `pgmip_replica_member_applied`           member      how far each member of the site was when it was heard
 `pgmip_replica_member_behind`            member      how many positions that is behind this replica
+`pgmip_replica_member_behind_bytes`      member      and how many bytes of the log
+`pgmip_replica_member_lag_seconds`       member      since when there is something that it had not applied
 `pgmip_replica_member_silent_seconds`    member      since when it has not been heard
 =======================================  ==========  ===============================================================
 
@@ -48,7 +52,7 @@ with needed_for("pgmip.replication.metrics", "metrics"):
 
 __all__ = ["ReplicaMetrics"]
 
-_EVENTS = ("committed", "applied_here", "refused", "ended")
+_EVENTS = ("committed", "applied_here", "refused", "ended", "slowed", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class _Seen:
     replication: Mapping[str, Any] | None = None
     """None: the replica could not be asked."""
     members: Sequence[Mapping[str, Any]] = ()
+    refusals: Sequence[Mapping[str, Any]] = ()
 
 
 class ReplicaMetrics(Collector):
@@ -88,10 +93,12 @@ class ReplicaMetrics(Collector):
                 with cut_after(conn, self._patience):
                     replication = await (await conn.execute(_sql.REPLICATION)).fetchone()
                     members = await (await conn.execute(_sql.REPLICA_SILENCE)).fetchall()
+                    refusals = await (await conn.execute(_sql.REPLICA_REFUSALS)).fetchall()
         except psycopg.Error:
             self._seen = _Seen(state)
         else:
-            self._seen = _Seen(state, replication and replication[0], [member for (member,) in members])
+            said = replication and replication[0]
+            self._seen = _Seen(state, said, [member for (member,) in members], [refusal for (refusal,) in refusals])
 
     def collect(self) -> Iterator[Metric]:
         """For Prometheus. From whatever thread."""
@@ -100,6 +107,7 @@ class ReplicaMetrics(Collector):
             yield from _of_replica(seen)
             yield from _of_agent(seen.state)
             yield from _of_members(seen.members)
+            yield _of_refusals(seen.refusals)
 
 
 def _gauge(name: str, what: str, value: float | None) -> Metric:
@@ -143,4 +151,13 @@ def _of_members(members: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
 
     yield gauge("applied", "Position that a member had applied when it was heard")
     yield gauge("behind", "Positions that this is behind")
+    yield gauge("behind_bytes", "Bytes of the log that this is behind")
+    yield gauge("lag_seconds", "Since when there is something that it had not applied")
     yield gauge("silent_seconds", "Since when it has not been heard")
+
+
+def _of_refusals(refusals: Sequence[Mapping[str, Any]]) -> Metric:
+    found = GaugeMetricFamily("pgmip_replica_refusals", "What has been refused", labels=["relation", "reason"])
+    for refusal in refusals:
+        found.add_metric([refusal["relation"] or "", refusal["reason"]], refusal["refused"])
+    return found
