@@ -25,9 +25,9 @@
 #include "replication/positions.h"
 #include "replication/publish.h"
 #include "replication/receive.h"
-#include "replication/refused.h"
 #include "replication/skip.h"
 #include "replication/take.h"
+#include "replication/verdicts.h"
 #include "transam/statement.h"
 
 /*

@@ -16,7 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "replication/message.h"
-#include "replication/refused.h"
+#include "replication/verdicts.h"
 
 /* A transaction at its COMMIT. What is certified stays so until it has ended. */
 typedef enum MipCommitState

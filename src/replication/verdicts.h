@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * refused.h
+ * verdicts.h
  *	  What has been refused since the server started: by table, and why.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef MIP_REPLICATION_REFUSED_H
-#define MIP_REPLICATION_REFUSED_H
+#ifndef MIP_REPLICATION_VERDICTS_H
+#define MIP_REPLICATION_VERDICTS_H
 
 #include "replication/certifier.h"
 
@@ -32,4 +32,4 @@ extern void mip_refused_count(MipRefused *entries, Oid table, MipRefusal refusal
 /* As in mip.refusals */
 extern const char *mip_refusal_name(MipRefusal refusal);
 
-#endif							/* MIP_REPLICATION_REFUSED_H */
+#endif							/* MIP_REPLICATION_VERDICTS_H */

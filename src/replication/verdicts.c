@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * refused.c
+ * verdicts.c
  *	  What has been refused since the server started: by table, and why.
  *
  *-------------------------------------------------------------------------
@@ -10,7 +10,7 @@
 #include "catalog/namespace.h"
 #include "utils/lsyscache.h"
 
-#include "replication/refused.h"
+#include "replication/verdicts.h"
 
 Oid
 mip_refused_table(const MipwRelation *relation)
