@@ -171,6 +171,16 @@ execute_statements(const Definition *definition, bool checked)
 		execute_statement(lfirst_node(RawStmt, lc), definition->command, checked);
 }
 
+/* What would fail at the end of the transaction fails now, while it can still be undone: where it is tried out, that is. */
+static void
+end_deferred(void)
+{
+	int			result = SPI_execute("SET CONSTRAINTS ALL IMMEDIATE", false, 0);
+
+	if (result < 0)
+		elog(ERROR, "deferred constraints cannot be checked: %s", SPI_result_code_string(result));
+}
+
 /*
  * In a subtransaction, which undoes also the user and his settings if it fails. Returns the outcome, in that
  * memory.
@@ -191,6 +201,7 @@ execute(const Definition *definition, Attempt what, MemoryContext memory)
 	SPI_connect();
 	before = mip_outcome_before();
 	execute_statements(definition, what == TRIAL);
+	end_deferred();
 	outcome = MemoryContextStrdup(memory, mip_outcome(before));
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);
@@ -346,9 +357,13 @@ is_power_of_two(uint32 n)
 static ErrorData *
 attempt_again(Definition *definition, const ErrorData *error, uint32 failures)
 {
+	ErrorData  *again;
+
 	if (may_be_kept_by_temporary(error) && is_power_of_two(failures))
 		mip_temporary_clear();
-	return attempt(definition, BY_WHAT_IS_SEEN);
+	again = attempt(definition, BY_WHAT_IS_SEEN);
+	mip_temporary_may_come();
+	return again;
 }
 
 static void

@@ -83,6 +83,8 @@ typedef struct MipMember
 								 * executed, and how often */
 	uint32		failures;
 	uint64		skipped;		/* that of the last one that is left out, or 0 */
+	bool		keeps_temporary_away;	/* sessions get nothing temporary, for
+										 * a definition */
 	uint64		deciding;		/* the family of the request, or fence, that
 								 * is next, or 0 */
 	dsa_pointer applying;		/* the writeset that it applies, if it does */

@@ -26,7 +26,7 @@
 #include "access/table.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
-#include "commands/defrem.h"
+#include "common/hashfn.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "utils/array.h"
@@ -122,7 +122,8 @@
 	" WHEN 'columns' THEN (SELECT (format_type(atttypid, atttypmod), attnotnull, attidentity, attgenerated," \
 	"   attcollation::regcollation, pg_get_expr(adbin, adrelid))::text" \
 	"  FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = object AND attnum = sub)" \
-	" WHEN 'constraints' THEN (SELECT (contype, convalidated, condeferrable, condeferred, pg_get_constraintdef(oid))::text" \
+	" WHEN 'constraints' THEN (SELECT (contype, convalidated, condeferrable, condeferred, pg_get_constraintdef(oid)," \
+	"   conindid::regclass)::text" \
 	"  FROM pg_constraint WHERE oid = object)" \
 	" WHEN 'indexes' THEN (SELECT (indrelid::regclass, amname, indisunique, indnullsnotdistinct, indimmediate, indisreplident," \
 	"   indnkeyatts, indkey, indoption," \
@@ -149,22 +150,25 @@ static const char *const before_query =
 "WITH " LINES " SELECT coalesce(array_agg(it), '{}') FROM known";
 
 /*
- * $1: what was known before. $2: tables that have been stored anew; but where that was for another tablespace, which
- * some replicas may have had them in.
+ * $1: what was known before. $2: tables that have been stored anew; but where that was for another tablespace alone, which
+ * some replicas may have had them in. A value that rows do not have is compared when it comes; later it may read
+ * otherwise, or be in the rows at some replicas.
  */
 static const char *const outcome_query =
 "WITH " LINES ", before AS ("
 " SELECT it, regexp_replace(it, ' = -?[0-9]+$', '') AS name FROM unnest($1) AS it"
 "), difference (kind, line) AS ("
 " SELECT kind, format('%s = %s', CASE WHEN kind <> 'rows' THEN name END, " MEANS ") FROM known"
-"  WHERE kind <> 'places' AND NOT EXISTS (SELECT FROM before WHERE before.it = known.it)"
+"  WHERE kind <> 'places' AND NOT EXISTS (SELECT FROM before WHERE before.it = known.it"
+"   OR (kind = 'rows' AND before.name = format('%s %s', kind, known.name)))"
 " UNION ALL"
 " SELECT split_part(name, ' ', 1), name FROM before"
 "  WHERE name !~ '^(rows|places) ' AND NOT EXISTS ("
 "   SELECT FROM known WHERE format('%s %s', known.kind, known.name) = before.name)"
 " UNION ALL"
 " SELECT 'rows', format('%s = %s', relation.name, mip.relation_checksum(oid)) FROM relation JOIN known ON kind = 'places' AND object = oid"
-"  WHERE oid = ANY ($2) AND it IN (SELECT it FROM before)"
+"  WHERE oid = ANY ($2) AND (it IN (SELECT it FROM before) OR EXISTS ("
+"   SELECT FROM known columns WHERE columns.kind = 'columns' AND columns.object = oid AND columns.it NOT IN (SELECT it FROM before)))"
 ") SELECT coalesce(string_agg(format(' %s=%s', kind, sum), '' ORDER BY kind COLLATE \"C\"), '') FROM ("
 " SELECT kind, left(encode(sha256(convert_to(string_agg(line, E'\\n' ORDER BY line COLLATE \"C\"),"
 "   getdatabaseencoding())), 'hex'), 16) AS sum"
@@ -232,7 +236,6 @@ note_stored_anew(Relation classes, HeapTuple row, void *found)
 	Relation	rel;
 
 	if (form->relkind != RELKIND_RELATION || form->relpersistence != RELPERSISTENCE_PERMANENT ||
-		form->relam != get_table_am_oid("mip", false) ||
 		!mip_row_is_new(row) || !mip_was_there(form->oid))
 		return;
 	rel = table_open(form->oid, AccessShareLock);
@@ -252,6 +255,22 @@ stored_anew(void)
 
 /* ---- the outcome ---- */
 
+/* Another version of the extension may ask otherwise. */
+static uint32
+version_of_queries(void)
+{
+	return hash_bytes_uint32(hash_bytes((const unsigned char *) before_query, strlen(before_query)) ^
+							 hash_bytes((const unsigned char *) outcome_query, strlen(outcome_query)));
+}
+
+static bool
+are_comparable(const char *outcome, const char *expected)
+{
+	size_t		version = strcspn(outcome, " ");
+
+	return strcspn(expected, " ") == version && strncmp(outcome, expected, version) == 0;
+}
+
 char *
 mip_outcome(Datum before)
 {
@@ -259,7 +278,7 @@ mip_outcome(Datum before)
 	Datum		values[] = {before, stored_anew()};
 	char	   *sums = TextDatumGetCString(ask(outcome_query, lengthof(types), types, values));
 
-	return psprintf("%s%s", GetConfigOption("server_version_num", false, false), sums);
+	return psprintf("%s/%08x%s", GetConfigOption("server_version_num", false, false), version_of_queries(), sums);
 }
 
 static char *
@@ -273,7 +292,7 @@ static void
 add_kinds(StringInfo kinds, const char *outcome, const char *other)
 {
 	char	   *at = pstrdup(outcome);
-	char	   *word = strsep(&at, " ");	/* the version */
+	char	   *word = strsep(&at, " ");	/* the versions */
 
 	while ((word = strsep(&at, " ")) != NULL)
 	{
@@ -289,7 +308,7 @@ mip_check_outcome(const char *outcome, const char *expected)
 {
 	StringInfoData kinds;
 
-	if (atoi(outcome) != atoi(expected) || strcmp(outcome, expected) == 0)
+	if (!are_comparable(outcome, expected) || strcmp(outcome, expected) == 0)
 		return;
 	initStringInfo(&kinds);
 	add_kinds(&kinds, outcome, psprintf("%s ", expected));

@@ -6,7 +6,7 @@
  * A position is written by the transaction that makes its changes here, be it the one that
  * they come from, or what applies them. So whatever a crash leaves, there is a last
  * position, with all before it, and the log goes on behind it. Nobody waits for the flush:
- * what is lost is still in the log.
+ * what is lost is still in the log; but that somebody has left a definition out is not.
  *
  * Nothing of these tables goes to subscribers: they are about this database.
  *
@@ -165,6 +165,7 @@ mip_positions_load(void)
 	/* nobody goes on from there before it is known */
 	if (!mip_member->loaded)
 	{
+		memset(mip_member->peers, 0, sizeof(mip_member->peers));
 		for (int i = 0; i < Min(list_length(members), MIP_PEERS_MAX); i++)
 			load_member(list_nth(members, i), RelationGetDescr(rel), i);
 		mip_member->applied = mip_member->worth_telling = last.position;
@@ -224,7 +225,11 @@ mip_position_write(const MipPosition *position)
 		TimestampTzGetDatum(GetCurrentTimestamp()),
 	};
 
-	set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
+	/*
+	 * the log does not know of what is left out, so that a crash must not
+	 * lose it
+	 */
+	set_config_option("synchronous_commit", position->left_out ? "local" : "off", PGC_USERSET, PGC_S_SESSION,
 					  GUC_ACTION_LOCAL, true, 0, false);
 	insert(MIP_APPLIED, values);
 }

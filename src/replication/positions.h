@@ -30,7 +30,7 @@ extern void mip_positions_load(void);
 /* Is it known? It is as of the last position, if 0 is given and there is one. */
 extern bool mip_position_find(uint64 position, MipPosition *found);
 
-/* Becomes known when the transaction commits, which does not wait for the flush. */
+/* Becomes known when the transaction commits, which does not wait for the flush, unless something is left out. */
 extern void mip_position_write(const MipPosition *position);
 
 /* Forgets those up to this one. */

@@ -47,6 +47,7 @@
 #include "replication/executed.h"
 #include "replication/member.h"
 #include "replication/refusals.h"
+#include "replication/temporary.h"
 #include "replication/trust.h"
 #include "tableam/aside.h"
 #include "transam/statement.h"
@@ -234,6 +235,8 @@ at_object_access(ObjectAccessType access, Oid class, Oid object, int sub, void *
 		return;
 	if (access == OAT_FUNCTION_EXECUTE)
 		mip_executed_check_function(object);
+	if (access == OAT_POST_CREATE && mip_is_replicated())
+		mip_temporary_check_created();
 	if (!applies_here() && !mip_executes_definition())
 		return;
 	if (class == LargeObjectRelationId && (access == OAT_POST_CREATE || access == OAT_DROP))

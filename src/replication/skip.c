@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "replication/member.h"
+#include "replication/positions.h"
 #include "replication/skip.h"
 
 uint32
@@ -29,28 +30,44 @@ mip_definition_failed(void)
 	return failures;
 }
 
-static bool
-has_failed(uint64 position)
+/* Whatever has ended it, as a FATAL, or the end of its transaction */
+void
+mip_definition_undone(void)
 {
-	return position != 0 && mip_member->failed == position && mip_member->applied < position;
+	Assert(LWLockHeldByMeInMode(mip_member->lock, LW_EXCLUSIVE));
+	if (mip_member->applied < mip_member->defining)
+		mip_member->failed = mip_member->defining;
+}
+
+/*
+ * One that has failed is left out; or, since a crash forgets that, what is next while nobody applies. If that is no
+ * definition nothing comes of it.
+ */
+static bool
+may_be_left_out(uint64 position)
+{
+	if (position == 0 || mip_member->applied >= position)
+		return false;
+	return mip_member->failed == position || (mip_member->applier == 0 && position == mip_member->applied + 1);
 }
 
 void
 mip_definition_skip(uint64 position)
 {
-	bool		failed;
+	bool		may_be;
 
+	mip_positions_load();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	failed = has_failed(position);
-	if (failed)
+	may_be = may_be_left_out(position);
+	if (may_be)
 		mip_member->skipped = position;
 	LWLockRelease(mip_member->lock);
-	if (!failed)
+	if (!may_be)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("no definition has failed at position %llu", (unsigned long long) position),
 				 errdetail("Only one that this replica cannot execute can be left out."),
-				 errhint("The log of its agent says which position it waits at.")));
+				 errhint("The log of its agent says which position it waits at. If that crashes the server, stop the agent first.")));
 }
 
 /* Whoever comes too late is told so. */

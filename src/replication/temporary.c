@@ -22,7 +22,9 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 
+#include "base/owner.h"
 #include "base/rows.h"
+#include "replication/member.h"
 #include "replication/temporary.h"
 
 /* For so long it is waited for, in ms, and looked so often. */
@@ -70,9 +72,18 @@ empty_schema(Relation schemas, HeapTuple row, void *arg)
 				 errmsg("schema \"%s\" has become that of another session", NameStr(form->nspname))));
 }
 
+static void
+keep_away(bool away)
+{
+	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	mip_member->keeps_temporary_away = away;
+	LWLockRelease(mip_member->lock);
+}
+
 void
 mip_temporary_clear(void)
 {
+	keep_away(true);
 	for (int waited = 0; end_sessions() && waited < PATIENCE_MS; waited += NAP_MS)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -80,4 +91,29 @@ mip_temporary_clear(void)
 	}
 	mip_each_row(NamespaceRelationId, empty_schema, NULL);
 	CommandCounterIncrement();
+}
+
+void
+mip_temporary_may_come(void)
+{
+	keep_away(false);
+}
+
+/* Whoever has told that he has a schema before this is asked is ended; who has not is told here. */
+void
+mip_temporary_check_created(void)
+{
+	bool		away;
+
+	if (!mip_has_temporary_schema())
+		return;
+	LWLockAcquire(mip_member->lock, LW_SHARED);
+	away = mip_member->keeps_temporary_away && mip_member->applier != MyProcPid;
+	LWLockRelease(mip_member->lock);
+	if (away)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("nothing temporary can be created while a definition of all replicas is executed"),
+				 errdetail("Something of that kind has been in its way."),
+				 errhint("Try again.")));
 }

@@ -10,8 +10,12 @@
 
 /*
  * Has all other sessions ended that have a temporary schema, and waits a while for that; what those
- * that are gone have left there is dropped.
+ * that are gone have left there is dropped. From then on others fail to create anything there, until they may.
  */
 extern void mip_temporary_clear(void);
+extern void mip_temporary_may_come(void);
+
+/* Something has been created, by this session: 40001 if it has a temporary schema, and is not to. */
+extern void mip_temporary_check_created(void);
 
 #endif							/* MIP_REPLICATION_TEMPORARY_H */

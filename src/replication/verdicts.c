@@ -20,33 +20,50 @@ mip_refused_table(const MipwRelation *relation)
 	return OidIsValid(schema) ? get_relname_relid(relation->name, schema) : InvalidOid;
 }
 
-/* The first one that is free, if it has none yet; NULL: there is none any more. */
+static void
+count(MipRefused *entry, Oid table, MipRefusal refusal, uint64 n)
+{
+	entry->table = table;
+	entry->refusal = refusal;
+	entry->count += n;
+}
+
+/* Its own; or the least one, which may be a free one */
 static MipRefused *
 find(MipRefused *tables, Oid table, MipRefusal refusal)
 {
+	MipRefused *least = tables;
+
 	for (int i = 0; i < MIP_REFUSED_TABLES; i++)
 	{
 		MipRefused *entry = &tables[i];
 
-		if (entry->count == 0 || (entry->table == table && entry->refusal == refusal))
+		if (entry->count > 0 && entry->table == table && entry->refusal == refusal)
 			return entry;
+		if (entry->count < least->count)
+			least = entry;
 	}
-	return NULL;
+	return least;
+}
+
+/* What it has counted for another table, which may be gone, goes on without the name. */
+static MipRefused *
+take(MipRefused *entries, Oid table, MipRefusal refusal)
+{
+	MipRefused *entry = find(entries + MIP_REFUSALS, table, refusal);
+
+	if (entry->count > 0 && (entry->table != table || entry->refusal != refusal))
+	{
+		count(&entries[entry->refusal], InvalidOid, entry->refusal, entry->count);
+		entry->count = 0;
+	}
+	return entry;
 }
 
 void
 mip_refused_count(MipRefused *entries, Oid table, MipRefusal refusal)
 {
-	MipRefused *entry = OidIsValid(table) ? find(entries + MIP_REFUSALS, table, refusal) : NULL;
-
-	if (entry == NULL)
-	{
-		entry = &entries[refusal];
-		table = InvalidOid;
-	}
-	entry->table = table;
-	entry->refusal = refusal;
-	entry->count++;
+	count(OidIsValid(table) ? take(entries, table, refusal) : &entries[refusal], table, refusal, 1);
 }
 
 const char *

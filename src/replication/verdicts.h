@@ -10,7 +10,7 @@
 
 #include "replication/certifier.h"
 
-/* More tables than anybody's transactions are in conflict about; others are counted without their names. */
+/* Of so many the names are known; then the rarest one's goes. */
 #define MIP_REFUSED_TABLES	128
 
 typedef struct MipRefused

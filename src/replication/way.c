@@ -32,6 +32,7 @@
 #include "base/compat.h"
 #include "base/locks.h"
 #include "replication/member.h"
+#include "replication/skip.h"
 #include "replication/way.h"
 #include "workers/worker.h"
 
@@ -171,6 +172,8 @@ void
 mip_applying_end(void)
 {
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
+	mip_definition_undone();
+	mip_member->keeps_temporary_away = false;
 	mip_member->defining = mip_member->deciding = 0;
 	if (DsaPointerIsValid(mip_member->applying))
 		dsa_free(mip_member_memory(), mip_member->applying);

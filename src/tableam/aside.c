@@ -19,6 +19,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/dependency.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_index.h"
@@ -32,7 +33,14 @@
 bool
 mip_index_is_needed(Relation index)
 {
-	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisunique;
+	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisunique && !mip_index_is_of_reindex(index);
+}
+
+bool
+mip_index_is_of_reindex(Relation index)
+{
+	return mip_name_is_of_reindex(RelationGetRelationName(index)) &&
+		!OidIsValid(get_index_constraint(RelationGetRelid(index)));
 }
 
 bool

@@ -109,13 +109,23 @@ is_at_once(const MipTarget *target, Oid index)
 	return !target->source->whole && index == RelationGetRelid(target->index);
 }
 
-/* Its keys need not be, whatever it was made from, and even if it has become valid by REINDEX. */
+/*
+ * Its keys need not be, whatever it was made from. If it has become valid, as by REINDEX, or a definition that stores the
+ * table anew, whoever plans takes them for what they are not any more: then it fails, and is set aside.
+ */
 static bool
-is_left_behind(const MipApply *apply, const MipTarget *target, Oid index)
+is_left_behind(const MipApply *apply, const MipTarget *target, Oid indexid)
 {
-	int			number = apply->as_is ? mip_target_find_index(target, index) : -1;
+	int			number = apply->as_is ? mip_target_find_index(target, indexid) : -1;
+	Relation	index = number >= 0 ? target->info->ri_IndexRelationDescs[number] : NULL;
 
-	return number >= 0 && mip_name_is_of_reindex(RelationGetRelationName(target->info->ri_IndexRelationDescs[number]));
+	if (index == NULL || !mip_index_is_of_reindex(index))
+		return false;
+	if (index->rd_index->indisvalid)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg("REINDEX CONCURRENTLY has left it behind, and what it was made from has gone")));
+	return true;
 }
 
 void

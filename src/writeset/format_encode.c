@@ -320,13 +320,13 @@ sort_by_buckets(MipwKey *keys, uint64 nkeys, int common)
 	pfree(places);
 }
 
-/* Whatever their order */
+/* Whatever their order; and rather one that is told */
 static const MipwKey *
 stronger(const MipwKey *a, const MipwKey *b)
 {
 	if (a->mode != b->mode)
 		return a->mode > b->mode ? a : b;
-	return a->relation <= b->relation ? a : b;
+	return (uint8) (a->relation - 1) <= (uint8) (b->relation - 1) ? a : b;
 }
 
 /* Of those from this one on, which has the same hash as the one before; all are sorted. */

@@ -95,10 +95,11 @@ def rendered(replicas: Mapping[str, Replica]) -> list[RenderableType]:
     if not replicas:
         return []
     told = _told(replicas.values())
+    lags = _lags(replicas.values())
     end = max([it.applied for it in replicas.values()] + [it.applied for it in told.values()])
-    rows = [_row(site, it, end, told.get(it.member)) for site, it in replicas.items()]
+    rows = [_row(site, it, end, lags, told.get(it.member)) for site, it in replicas.items()]
     asked = {it.member for it in replicas.values()}
-    rows += [_row_of_others(it, end) for name, it in sorted(told.items()) if name not in asked]
+    rows += [_row_of_others(it, end, lags) for name, it in sorted(told.items()) if name not in asked]
     columns = ["replica", "site", "applied", "behind", "lag", "heard", "agent", "waiting", *_COUNTERS.values()]
     return ["", Text("Replicas", "bold"), table(columns, rows)]
 
@@ -123,20 +124,26 @@ def _heard(member: Member | None) -> Text:
     return Text(f"{age(member.silent)} ago", STYLES["warning"] if member.silent >= _LATE else "")
 
 
-def _lag(member: Member | None) -> str:
-    return "-" if member is None else age(member.lag)
+def _lags(replicas: Iterable[Replica]) -> dict[str, float]:
+    """As the replica says that has the most, and knows what others do not have."""
+    furthest = max(replicas, key=lambda it: it.applied)
+    return {member.member: member.lag for member in furthest.members}
 
 
-def _row(site: str, it: Replica, end: int, told: Member | None) -> list[str | Text]:
+def _behind(name: str, applied: int, end: int, lags: Mapping[str, float]) -> tuple[str, str, str]:
+    behind = end - applied
+    return str(applied), str(behind), age(lags.get(name) if behind else 0.0)
+
+
+def _row(site: str, it: Replica, end: int, lags: Mapping[str, float], told: Member | None) -> list[str | Text]:
     agent = Text("none", STYLES["error"]) if it.applier_pid is None else Text("at work", STYLES["ok"])
     counts = (str(it.counters[name]) for name in _COUNTERS)
-    known = (str(it.applied), str(end - it.applied), _lag(told), _heard(told))
-    return [it.member, site, *known, agent, str(it.waiting), *counts]
+    return [it.member, site, *_behind(it.member, it.applied, end, lags), _heard(told), agent, str(it.waiting), *counts]
 
 
-def _row_of_others(it: Member, end: int) -> list[str | Text]:
+def _row_of_others(it: Member, end: int, lags: Mapping[str, float]) -> list[str | Text]:
     """Of who has not been asked is known what he has told."""
-    return [it.member, "-", str(it.applied), str(end - it.applied), _lag(it), _heard(it), *["-"] * (2 + len(_COUNTERS))]
+    return [it.member, "-", *_behind(it.member, it.applied, end, lags), _heard(it), *["-"] * (2 + len(_COUNTERS))]
 
 
 def rates(looks: Mapping[str, tuple[Replica, Replica, float]]) -> list[RenderableType]:
