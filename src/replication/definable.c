@@ -26,6 +26,7 @@
 #include "nodes/makefuncs.h"
 #include "parser/analyze.h"
 #include "parser/parse_type.h"
+#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -38,6 +39,7 @@
 #include "replication/defined.h"
 #include "replication/everywhere.h"
 #include "replication/meaningful.h"
+#include "tableam/aside.h"
 #include "writeset/types.h"
 
 pg_noreturn static void
@@ -418,6 +420,22 @@ check_typed_tables(const RawStmt *raw, const RangeVar *name)
 		mip_each_row(RelationRelationId, check_typed, &type);
 }
 
+/* Some replicas may have it there, and need not copy it, so that rows cannot be compared: not those that something else changes. */
+static void
+check_alone(const RawStmt *raw, const char *command, const AlterTableStmt *stmt)
+{
+	if (list_length(stmt->cmds) > 1 || list_length(pg_parse_query(command)) > 1)
+		refuse(raw, "SET TABLESPACE goes alone.");
+}
+
+/* It may have been made valid, which others need not have. */
+static void
+check_index_used(const RawStmt *raw, const char *index)
+{
+	if (index && mip_name_is_of_reindex(index))
+		refuse(raw, "REINDEX CONCURRENTLY has left that index behind, at this replica only: drop it.");
+}
+
 static void
 check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 {
@@ -457,6 +475,15 @@ check_alter_table(const RawStmt *raw, const char *command, AlterTableStmt *stmt)
 				refuse(raw, "How rows lie is each replica's own business: use CLUSTER at each.");
 			case AT_SetIdentity:
 				refuse(raw, "Numbers are each replica's own: use ALTER SEQUENCE at each.");
+			case AT_SetTableSpace:
+				check_alone(raw, command, stmt);
+				break;
+			case AT_AddConstraint:
+				check_index_used(raw, castNode(Constraint, cmd->def)->indexname);
+				break;
+			case AT_ReplicaIdentity:
+				check_index_used(raw, castNode(ReplicaIdentityStmt, cmd->def)->name);
+				break;
 			case AT_SetLogged:
 			case AT_SetUnLogged:
 				refuse(raw, "What an unlogged table has is not replicated.");

@@ -24,6 +24,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
 #include "common/hashfn.h"
@@ -150,8 +151,8 @@ static const char *const before_query =
 "WITH " LINES " SELECT coalesce(array_agg(it), '{}') FROM known";
 
 /*
- * $1: what was known before. $2: tables that have been stored anew; but where that was for another tablespace alone, which
- * some replicas may have had them in. A value that rows do not have is compared when it comes; later it may read
+ * $1: what was known before. $2: tables that have been stored anew; but where that was for another tablespace, which
+ * some replicas may have had them in, and which goes alone. A value that rows do not have is compared when it comes; later it may read
  * otherwise, or be in the rows at some replicas.
  */
 static const char *const outcome_query =
@@ -167,8 +168,7 @@ static const char *const outcome_query =
 "   SELECT FROM known WHERE format('%s %s', known.kind, known.name) = before.name)"
 " UNION ALL"
 " SELECT 'rows', format('%s = %s', relation.name, mip.relation_checksum(oid)) FROM relation JOIN known ON kind = 'places' AND object = oid"
-"  WHERE oid = ANY ($2) AND (it IN (SELECT it FROM before) OR EXISTS ("
-"   SELECT FROM known columns WHERE columns.kind = 'columns' AND columns.object = oid AND columns.it NOT IN (SELECT it FROM before)))"
+"  WHERE oid = ANY ($2) AND it IN (SELECT it FROM before)"
 ") SELECT coalesce(string_agg(format(' %s=%s', kind, sum), '' ORDER BY kind COLLATE \"C\"), '') FROM ("
 " SELECT kind, left(encode(sha256(convert_to(string_agg(line, E'\\n' ORDER BY line COLLATE \"C\"),"
 "   getdatabaseencoding())), 'hex'), 16) AS sum"
@@ -236,6 +236,7 @@ note_stored_anew(Relation classes, HeapTuple row, void *found)
 	Relation	rel;
 
 	if (form->relkind != RELKIND_RELATION || form->relpersistence != RELPERSISTENCE_PERMANENT ||
+		form->relnamespace == get_namespace_oid("mip", true) ||
 		!mip_row_is_new(row) || !mip_was_there(form->oid))
 		return;
 	rel = table_open(form->oid, AccessShareLock);

@@ -229,8 +229,9 @@ mip_position_write(const MipPosition *position)
 	 * the log does not know of what is left out, so that a crash must not
 	 * lose it
 	 */
-	set_config_option("synchronous_commit", position->left_out ? "local" : "off", PGC_USERSET, PGC_S_SESSION,
-					  GUC_ACTION_LOCAL, true, 0, false);
+	if (!position->left_out || synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
+		set_config_option("synchronous_commit", position->left_out ? "local" : "off", PGC_USERSET, PGC_S_SESSION,
+						  GUC_ACTION_LOCAL, true, 0, false);
 	insert(MIP_APPLIED, values);
 }
 

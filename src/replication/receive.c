@@ -83,10 +83,10 @@ give_up(void)
 {
 	if (!me.is)
 		return;
+	mip_applying_end();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
 	mip_member->applier = 0;
 	LWLockRelease(mip_member->lock);
-	mip_applying_end();
 	if (me.context)
 		MemoryContextDelete(me.context);
 	memset(&me, 0, sizeof(me));

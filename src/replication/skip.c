@@ -12,6 +12,8 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
+
 #include "replication/member.h"
 #include "replication/positions.h"
 #include "replication/skip.h"
@@ -39,30 +41,37 @@ mip_definition_undone(void)
 		mip_member->failed = mip_member->defining;
 }
 
-/*
- * One that has failed is left out; or, since a crash forgets that, what is next while nobody applies. If that is no
- * definition nothing comes of it.
- */
 static bool
-may_be_left_out(uint64 position)
+has_failed(uint64 position)
 {
-	if (position == 0 || mip_member->applied >= position)
-		return false;
-	return mip_member->failed == position || (mip_member->applier == 0 && position == mip_member->applied + 1);
+	return position != 0 && mip_member->applied < position && mip_member->failed == position;
+}
+
+/* Since a crash forgets what has failed. If it is no definition nothing comes of it. */
+static bool
+is_next(uint64 position)
+{
+	return mip_member->applier == 0 && position == mip_member->applied + 1 && !RecoveryInProgress();
 }
 
 void
 mip_definition_skip(uint64 position)
 {
-	bool		may_be;
+	bool		failed;
+	bool		next;
 
 	mip_positions_load();
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	may_be = may_be_left_out(position);
-	if (may_be)
+	failed = has_failed(position);
+	next = is_next(position);
+	if (failed || next)
 		mip_member->skipped = position;
 	LWLockRelease(mip_member->lock);
-	if (!may_be)
+	if (next && !failed)
+		ereport(WARNING,
+				(errmsg("a definition that comes at position %llu is left out at this replica", (unsigned long long) position),
+				 errdetail("None is known to have failed there since the server has started.")));
+	if (!failed && !next)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("no definition has failed at position %llu", (unsigned long long) position),

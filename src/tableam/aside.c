@@ -16,6 +16,7 @@
 
 #include <ctype.h>
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -70,11 +71,26 @@ mark(Oid indexid)
 	table_close(indexes, RowExclusiveLock);
 }
 
+/* While the lock was waited for, REINDEX CONCURRENTLY may have put it in the place of the one that it was made from. */
+static void
+check_is_dispensable(Oid indexid)
+{
+	Relation	index = index_open(indexid, NoLock);
+	bool		needed = mip_index_is_needed(index);
+
+	index_close(index, NoLock);
+	if (needed)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("index \"%s\" has taken another one's place meanwhile", get_rel_name(indexid))));
+}
+
 /* Whoever has a plan with it, and is about to execute that, would not see what it does not have. */
 void
 mip_index_set_aside(Relation rel, Oid indexid, const char *why)
 {
 	LockRelationOid(RelationGetRelid(rel), AccessExclusiveLock);
+	check_is_dispensable(indexid);
 	mark(indexid);
 	CacheInvalidateRelcache(rel);
 	CommandCounterIncrement();

@@ -34,6 +34,7 @@
 #include "family/current.h"
 #include "tableam/capture.h"
 #include "writeset/apply.h"
+#include "writeset/apply_aside.h"
 #include "writeset/apply_check.h"
 #include "writeset/apply_find.h"
 #include "writeset/apply_trigger.h"

@@ -13,6 +13,7 @@
 
 #include "access/genam.h"
 #include "executor/executor.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 
 #include "base/compat.h"
@@ -53,14 +54,20 @@ close_indexes(MipTarget *target)
 }
 
 static void
+set_aside(MipApply *apply, MipTarget *target, Oid indexid, const ErrorData *error)
+{
+	close_indexes(target);
+	mip_index_set_aside(target->rel, indexid, error->message);
+	mip_target_open_indexes(apply, target);
+}
+
+static void
 give_up_index(Entering *it, const ErrorData *error)
 {
 	Oid			indexid = RelationGetRelid(it->target->info->ri_IndexRelationDescs[it->index]);
 	int			number;
 
-	close_indexes(it->target);
-	mip_index_set_aside(it->target->rel, indexid, error->message);
-	mip_target_open_indexes(it->apply, it->target);
+	set_aside(it->apply, it->target, indexid, error);
 	number = mip_target_find_index(it->target, indexid);	/* somebody may be about
 															 * to create another one */
 	if (number < 0)
@@ -118,4 +125,73 @@ mip_apply_enter_dispensable(MipApply *apply, MipTarget *target, TupleTableSlot *
 		FreeErrorData(error);
 		all = *target->info;
 	}
+}
+
+/* ---- keys that are there twice ---- */
+
+typedef struct Doubting
+{
+	MipApply   *apply;
+	MipDoubt   *doubt;
+} Doubting;
+
+static void
+check_doubt(void *doubting)
+{
+	Doubting   *it = doubting;
+
+	PG_TRY();
+	{
+		mip_apply_check_doubt(it->apply, it->doubt);
+	}
+	PG_CATCH();
+	{
+		ExecClearTuple(it->doubt->target->other);	/* its page is pinned by
+													 * the subtransaction */
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+static bool
+is_of_reindex(const MipApply *apply, const MipDoubt *doubt)
+{
+	int			number = apply->as_is ? mip_target_find_index(doubt->target, doubt->index) : -1;
+
+	return number >= 0 && mip_index_is_of_reindex(doubt->target->info->ri_IndexRelationDescs[number]);
+}
+
+static void
+check_or_set_aside(MipApply *apply, MipDoubt *doubt)
+{
+	Doubting	it = {apply, doubt};
+	ErrorData  *error;
+
+	ExecClearTuple(doubt->target->other);
+	error = mip_try(check_doubt, &it);
+	if (error == NULL)
+		return;
+	if (mip_may_pass(error->sqlerrcode))
+		ReThrowError(error);
+	set_aside(apply, doubt->target, doubt->index, error);
+	FreeErrorData(error);
+}
+
+void
+mip_apply_check_doubts(MipApply *apply)
+{
+	mip_apply_own_settings(apply);
+	for (int64 i = 0; i < apply->ndoubts; i++)
+	{
+		MipDoubt   *doubt = &apply->doubts[i];
+
+		CHECK_FOR_INTERRUPTS();
+		ResetPerTupleExprContext(apply->estate);
+		mip_target_open_indexes(apply, doubt->target);
+		if (is_of_reindex(apply, doubt))
+			check_or_set_aside(apply, doubt);
+		else
+			mip_apply_check_doubt(apply, doubt);
+	}
+	apply->ndoubts = 0;
 }

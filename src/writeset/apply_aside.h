@@ -19,4 +19,10 @@
 extern void mip_apply_enter_dispensable(MipApply *apply, MipTarget *target, TupleTableSlot **rows,
 										int n, bool update, bool only_summarizing);
 
+/*
+ * Errors out if a key is there twice; but for those of an index that REINDEX CONCURRENTLY builds, or has left behind. The
+ * keys of what that was made from, which may have gone, need not be unique: it is set aside, likewise.
+ */
+extern void mip_apply_check_doubts(MipApply *apply);
+
 #endif							/* MIP_APPLY_ASIDE_H */

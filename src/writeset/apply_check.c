@@ -18,12 +18,10 @@
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
-#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
-#include "tableam/aside.h"
 #include "writeset/apply_check.h"
 
 static void
@@ -109,25 +107,6 @@ is_at_once(const MipTarget *target, Oid index)
 	return !target->source->whole && index == RelationGetRelid(target->index);
 }
 
-/*
- * Its keys need not be, whatever it was made from. If it has become valid, as by REINDEX, or a definition that stores the
- * table anew, whoever plans takes them for what they are not any more: then it fails, and is set aside.
- */
-static bool
-is_left_behind(const MipApply *apply, const MipTarget *target, Oid indexid)
-{
-	int			number = apply->as_is ? mip_target_find_index(target, indexid) : -1;
-	Relation	index = number >= 0 ? target->info->ri_IndexRelationDescs[number] : NULL;
-
-	if (index == NULL || !mip_index_is_of_reindex(index))
-		return false;
-	if (index->rd_index->indisvalid)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNIQUE_VIOLATION),
-				 errmsg("REINDEX CONCURRENTLY has left it behind, and what it was made from has gone")));
-	return true;
-}
-
 void
 mip_apply_enter_some(MipApply *apply, MipTarget *target, int first, int n, TupleTableSlot *row,
 					 bool update, bool only_summarizing)
@@ -150,8 +129,6 @@ mip_apply_enter_some(MipApply *apply, MipTarget *target, int first, int n, Tuple
 	info->ri_IndexRelationInfo = all.ri_IndexRelationInfo;
 	foreach(lc, doubtful)
 	{
-		if (is_left_behind(apply, target, lfirst_oid(lc)))
-			continue;
 		if (is_at_once(target, lfirst_oid(lc)))
 			check_entry_of(apply, target, lfirst_oid(lc), &row->tts_tid);
 		else
@@ -185,17 +162,7 @@ mip_apply_forget(MipApply *apply, MipTarget *target)
 }
 
 void
-mip_apply_check_doubts(MipApply *apply)
+mip_apply_check_doubt(MipApply *apply, MipDoubt *doubt)
 {
-	mip_apply_own_settings(apply);
-	for (int64 i = 0; i < apply->ndoubts; i++)
-	{
-		MipDoubt   *doubt = &apply->doubts[i];
-
-		CHECK_FOR_INTERRUPTS();
-		ResetPerTupleExprContext(apply->estate);
-		mip_target_open_indexes(apply, doubt->target);
-		check_entry_of(apply, doubt->target, doubt->index, &doubt->tid);
-	}
-	apply->ndoubts = 0;
+	check_entry_of(apply, doubt->target, doubt->index, &doubt->tid);
 }

@@ -20,7 +20,7 @@ extern void mip_apply_enter_some(MipApply *apply, MipTarget *target, int first, 
  */
 extern void mip_apply_forget(MipApply *apply, MipTarget *target);
 
-/* Errors out if a key is there twice. */
-extern void mip_apply_check_doubts(MipApply *apply);
+/* Errors out if a key is there twice. The table's indexes are open. */
+extern void mip_apply_check_doubt(MipApply *apply, MipDoubt *doubt);
 
 #endif							/* MIP_APPLY_CHECK_H */

@@ -238,6 +238,7 @@ refused($_, '0A000') for (
 	'CREATE SCHEMA x CREATE TABLE x (i int) CREATE INDEX ON x (i)', 'ALTER TABLE indexed ATTACH PARTITION loose FOR VALUES IN (2)',
 	'CREATE INDEX ON acct (n)', 'CREATE UNIQUE INDEX acct_ccold12 ON acct (id)', 'ALTER TABLE other ADD CONSTRAINT other_ccnew UNIQUE (id)',
 	'ALTER INDEX acct_pkey RENAME TO acct_ccnew1', 'CREATE UNIQUE INDEX computed_i ON computed (i)');
+refused($_, '0A000') for ('ALTER TABLE other ADD CONSTRAINT x UNIQUE USING INDEX other_ccnew', 'ALTER TABLE other REPLICA IDENTITY USING INDEX other_ccold1');
 mip_sql($node{a}, 'CREATE INDEX CONCURRENTLY other_n_ccnew ON other (n)');
 refused('ALTER TABLE other ALTER n TYPE bigint', '0A000', 'what stores an index anew that has been left behind here');
 mip_sql($node{a}, 'DROP INDEX CONCURRENTLY other_n_ccnew');

@@ -219,7 +219,27 @@ is(mip_sql($node{b}, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'keyed_
 done($s, 'INSERT INTO keyed VALUES (1), (2)', '... and keeps nothing all the same', 'keyed');
 is_set_aside('b', 'keyed_pkey_ccnew', 'before anybody takes its keys for unique');
 is(mip_sql($node{$_}, 'SELECT count(*) FROM (VALUES (1), (2)) v (i) LEFT JOIN keyed ON id = i'), 3, "a join knows it at $_") for 'a', 'b';
-mip_sql($node{b}, 'DROP INDEX CONCURRENTLY keyed_pkey_ccnew');
+
+# ... and is being built again while such a row comes
+$s->send_sql('DELETE FROM keyed');
+take('a');
+receive($_) for qw(a b);
+$s->finish;
+mip_sql($node{b}, 'REINDEX INDEX keyed_pkey_ccnew');
+done($s, 'INSERT INTO keyed VALUES (1), (2)', 'rows that fit', 'keyed');
+done($s, 'UPDATE keyed SET id = 3 - id', 'two that change places', 'keyed');
+is(mip_sql($node{b}, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'keyed_pkey_ccnew'::regclass"), 't', 'they fit');
+$old = session($node{b}, 'who has an old snapshot again');
+$old->sql('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM numbers');
+$owner = session($node{b}, 'owner again');
+$owner->send_sql('REINDEX INDEX CONCURRENTLY keyed_pkey_ccnew');
+wait_until(sub { mip_sql($node{b}, q[SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('keyed_pkey_ccnew_ccnew') AND indisready]) eq '1' });
+done($s, 'INSERT INTO keyed VALUES (1)', 'a key that is there', 'keyed');
+$owner->finish;
+$old->quit;
+is(mip_sql($node{b}, q[SELECT count(*) FROM pg_index WHERE indrelid = 'keyed'::regclass AND indisvalid AND indisunique]), 0, 'none is taken for unique');
+is(mip_sql($node{$_}, 'SELECT count(*) FROM (VALUES (1)) v (i) LEFT JOIN keyed ON id = i'), 2, "a join knows it again at $_") for 'a', 'b';
+mip_sql($node{b}, "DROP INDEX CONCURRENTLY $_") for split /\n/, mip_sql($node{b}, q[SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'keyed'::regclass]);
 pass('it can be dropped there');
 
 done_testing();
