@@ -288,7 +288,7 @@ CREATE TABLE mip.applied (
 ) USING heap;
 COMMENT ON TABLE mip.applied IS
 	'positions of the log that have been applied here, those that its window has; certified: or have they been refused?';
-COMMENT ON COLUMN mip.applied.bytes IS 'of the log up to here, without what members tell of themselves';
+COMMENT ON COLUMN mip.applied.bytes IS 'of transactions and definitions in the log up to here';
 CREATE TABLE mip.log (
 	window_positions bigint NOT NULL,
 	window_keys bigint NOT NULL,

@@ -357,13 +357,9 @@ is_power_of_two(uint32 n)
 static ErrorData *
 attempt_again(Definition *definition, const ErrorData *error, uint32 failures)
 {
-	ErrorData  *again;
-
 	if (may_be_kept_by_temporary(error) && is_power_of_two(failures))
 		mip_temporary_clear();
-	again = attempt(definition, BY_WHAT_IS_SEEN);
-	mip_temporary_may_come();
-	return again;
+	return attempt(definition, BY_WHAT_IS_SEEN);
 }
 
 static void

@@ -245,15 +245,15 @@ mip_member_stamp(MipMessage *message)
 }
 
 void
-mip_member_advance(uint64 position, uint64 history, MipReplicationCounter what, MipCommit *own)
+mip_member_advance(const MipPosition *position, MipReplicationCounter what, MipCommit *own)
 {
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	Assert(mip_member->applied + 1 == position);
-	mip_member->applied = position;
-	mip_member->history = history;
+	Assert(mip_member->applied + 1 == position->position);
+	mip_member->applied = position->position;
+	mip_member->history = position->history;
 	mip_member->deciding = 0;
 	if (what != MIP_REPLICATION_TOLD)
-		mip_member->worth_telling = position;
+		mip_member->worth_telling = position->position;
 	mip_member->counters[what]++;
 	if (own)
 		mip_commit_set(own, MIP_COMMIT_NONE);

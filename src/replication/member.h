@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "replication/message.h"
+#include "replication/positions.h"
 #include "replication/verdicts.h"
 
 /* A transaction at its COMMIT. What is certified stays so until it has ended. */
@@ -40,9 +41,7 @@ typedef struct MipCommit
 	uint64		taker;			/* who has taken it */
 	dsa_pointer message;		/* while it is QUEUED or TAKEN */
 	Size		length;
-	uint64		position;		/* if CERTIFIED */
-	uint64		history;
-	uint64		bytes;
+	MipPosition decided;		/* if CERTIFIED */
 	VirtualTransactionId ended; /* the last one that was in the way */
 } MipCommit;
 
@@ -164,7 +163,6 @@ extern PGPROC *mip_commit_proc(const MipCommit *commit);
 extern void mip_commit_set(MipCommit *commit, MipCommitState state);
 
 /* A position is here: the caller has committed it; `own`: it was this commit. */
-extern void mip_member_advance(uint64 position, uint64 history, MipReplicationCounter what,
-							   MipCommit *own);
+extern void mip_member_advance(const MipPosition *position, MipReplicationCounter what, MipCommit *own);
 
 #endif							/* MIP_REPLICATION_MEMBER_H */

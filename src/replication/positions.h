@@ -17,8 +17,8 @@ typedef struct MipPosition
 	bool		left_out;		/* a definition that is certified, and not
 								 * executed: in the history only */
 	uint64		history;
-	uint64		bytes;			/* of the log up to here, without what members
-								 * tell of themselves */
+	uint64		bytes;			/* of transactions and definitions in the log
+								 * up to here */
 } MipPosition;
 
 /*

@@ -347,14 +347,12 @@ wait_for_verdict(bool interruptible)
 static void
 write_position(void)
 {
-	const MipCommit *mine = mip_my_commit();
-	MipPosition position = {.position = mine->position,.certified = true,.history = mine->history,.bytes = mine->bytes};
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();
 	{
 		mip_stop_point("certified");
-		mip_position_write(&position);
+		mip_position_write(&mip_my_commit()->decided);
 	}
 	PG_CATCH();
 	{
@@ -425,7 +423,7 @@ publish_and_wait(const MipMessage *message, bool interruptible)
 	uint64		position = 0;
 
 	if (queue(message) && wait_for_verdict(interruptible))
-		position = mip_my_commit()->position;
+		position = mip_my_commit()->decided.position;
 	forget_commit();
 	queued = false;
 	return position;
@@ -544,8 +542,8 @@ has_committed(void)
 	MipCommit  *mine = mip_my_commit();
 
 	/* before its locks go: who waits for them knows of it */
-	last_position = mine->position;
-	mip_member_advance(mine->position, mine->history, MIP_REPLICATION_COMMITTED, mine);
+	last_position = mine->decided.position;
+	mip_member_advance(&mine->decided, MIP_REPLICATION_COMMITTED, mine);
 	RESUME_INTERRUPTS();
 }
 

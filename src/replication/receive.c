@@ -60,9 +60,8 @@ static struct
 	bool		is;
 	uint64		next;			/* the position to come */
 	uint64		pruned;			/* up to here mip.applied is */
-	uint64		history;		/* at next - 1; 0: not known, as nothing is
+	MipPosition last;			/* next - 1; 0: not known, as nothing is
 								 * before what is read again */
-	uint64		bytes;			/* likewise */
 	MemoryContext context;
 	MipCertifier *certifier;	/* NULL: the log's settings are to come */
 	bool		received;		/* in this transaction */
@@ -322,9 +321,7 @@ tell_own(const MipMessageId *id, const MipPosition *position)
 	own = find_own(id);
 	if (own && own->state != MIP_COMMIT_CERTIFIED)
 	{
-		own->position = position->position;
-		own->history = position->history;
-		own->bytes = position->bytes;
+		own->decided = *position;
 		mip_commit_set(own, verdict_of(position));
 	}
 	LWLockRelease(mip_member->lock);
@@ -337,7 +334,7 @@ still_commits(const MipCommit *own, const MipPosition *position)
 	bool		result;
 
 	LWLockAcquire(mip_member->lock, LW_SHARED);
-	result = own->state == MIP_COMMIT_CERTIFIED && own->position == position->position;
+	result = own->state == MIP_COMMIT_CERTIFIED && own->decided.position == position->position;
 	LWLockRelease(mip_member->lock);
 	return result;
 }
@@ -479,7 +476,7 @@ receive_first(const MipMessage *message, MipPosition *position, const bytea *byt
 {
 	receive_settings(message, false);
 	mip_certifier_add(me.certifier, message, NULL, position->certified);
-	position->history = history_behind(me.history, position, bytes);
+	position->history = history_behind(me.last.history, position, bytes);
 	book(position, MIP_REPLICATION_TOLD);
 	return "settings";
 }
@@ -490,7 +487,7 @@ receive_news(const MipMessage *message, MipPosition *position, const bytea *byte
 	require_certifier();
 	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	me.news = mip_peers_receive(message);
-	position->history = history_behind(me.history, position, bytes);
+	position->history = history_behind(me.last.history, position, bytes);
 	book(position, MIP_REPLICATION_TOLD);
 	return "told";
 }
@@ -505,7 +502,7 @@ receive_transaction(const MipMessage *message, MipPosition *position, const byte
 	set = open_writeset(message);
 	verdict = mip_certify(me.certifier, message, set);
 	position->certified = verdict.refusal == MIP_REFUSED_NOT;
-	position->history = history_behind(me.history, position, bytes);
+	position->history = history_behind(me.last.history, position, bytes);
 	mip_certifier_add(me.certifier, message, set, position->certified);
 	if (!position->certified)
 	{
@@ -538,7 +535,7 @@ receive_fence(const MipMessage *message, MipPosition *position, const bytea *byt
 	require_certifier();
 	mip_deciding_begin(message);
 	mip_request_apply(message);
-	position->history = history_behind(me.history, position, bytes);
+	position->history = history_behind(me.last.history, position, bytes);
 	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	tell_when_done(message);
 	book(position, MIP_REPLICATION_TOLD);
@@ -565,7 +562,7 @@ receive_definition(const MipMessage *message, MipPosition *position, const bytea
 		define(message);
 		mip_definition_executed(me.next);
 	}
-	position->history = history_behind(me.history, position, bytes);
+	position->history = history_behind(me.last.history, position, bytes);
 	mip_certifier_add(me.certifier, message, NULL, position->certified);
 	tell_when_done(message);
 	if (verdict.refusal == MIP_REFUSED_NOT)
@@ -590,8 +587,7 @@ receive_again(const MipMessage *message, const bytea *bytes)
 		receive_settings(message, true);
 	mip_certifier_add(me.certifier, message, position.certified && message->writeset ? open_writeset(message) : NULL,
 					  position.certified);
-	me.history = position.history;
-	me.bytes = position.bytes;
+	me.last = position;
 	return "loaded";
 }
 
@@ -604,7 +600,7 @@ is_work(const MipMessage *message)
 static const char *
 receive_new(const MipMessage *message, const bytea *bytes)
 {
-	MipPosition position = {.position = me.next,.certified = true,.bytes = me.bytes};
+	MipPosition position = {.position = me.next,.certified = true,.bytes = me.last.bytes};
 	const char *result;
 
 	if (is_work(message))
@@ -622,8 +618,7 @@ receive_new(const MipMessage *message, const bytea *bytes)
 		result = receive_definition(message, &position, bytes);
 	else
 		mip_diverged("The message is of a kind that this version does not know.");
-	me.history = position.history;
-	me.bytes = position.bytes;
+	me.last = position;
 	return result;
 }
 
@@ -712,7 +707,7 @@ xact_callback(XactEvent event, void *arg)
 		{
 			if (me.what == MIP_REPLICATION_REFUSED)
 				count_refused();
-			mip_member_advance(me.position.position, me.position.history, me.what, NULL);
+			mip_member_advance(&me.position, me.what, NULL);
 		}
 		if (me.waited_for)
 			(void) tell_own(&me.waits, &me.position);

@@ -72,18 +72,19 @@ empty_schema(Relation schemas, HeapTuple row, void *arg)
 				 errmsg("schema \"%s\" has become that of another session", NameStr(form->nspname))));
 }
 
+/* Until the position is done, or given up: mip_applying_end() */
 static void
-keep_away(bool away)
+keep_others_away(void)
 {
 	LWLockAcquire(mip_member->lock, LW_EXCLUSIVE);
-	mip_member->keeps_temporary_away = away;
+	mip_member->keeps_temporary_away = true;
 	LWLockRelease(mip_member->lock);
 }
 
 void
 mip_temporary_clear(void)
 {
-	keep_away(true);
+	keep_others_away();
 	for (int waited = 0; end_sessions() && waited < PATIENCE_MS; waited += NAP_MS)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -91,12 +92,6 @@ mip_temporary_clear(void)
 	}
 	mip_each_row(NamespaceRelationId, empty_schema, NULL);
 	CommandCounterIncrement();
-}
-
-void
-mip_temporary_may_come(void)
-{
-	keep_away(false);
 }
 
 /* Whoever has told that he has a schema before this is asked is ended; who has not is told here. */

@@ -375,17 +375,6 @@ leave_site('c');
 
 # ---- members ----
 
-sub append_news
-{
-	my ($member, $kind) = @_;
-	my @found;
-	wait_until(sub {
-		@found = grep { kind($_) eq $kind } split /\n/, mip_sql($node{$member}, "SELECT encode(message, 'hex') FROM mip.replica_take(timeout_ms => 100)");
-	});
-	push @log, $found[0];
-	return;
-}
-
 append_news('a', 'M');
 is(receive('a'), 'told', 'a member tells of itself');
 my $told = @log - 1;

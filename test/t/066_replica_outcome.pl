@@ -38,37 +38,13 @@ join_site($b, 'a');
 my $ddl = session($node{a}, 'ddl');
 my $s = session($node{a}, 'client');
 
-# `a` executes a command, which is in the log then.
-sub executed
-{
-	my ($command, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	define($ddl, $command);
-	take('a');
-	receive('a');
-	is(($ddl->finish)[1], '', "$name: done where it comes from");
-	return;
-}
-
-# What comes next there waits, with that error; the session that applies has gone for it.
-sub waits
-{
-	my ($member, $error, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	receive($member, @log - 1);
-	$applier{$member}->send_sql(receive_sql($behind{$member} + 1));
-	like(($applier{$member}->finish)[1], qr/$error/s, "$name: it waits at $member");
-	start_applier($member);
-	return;
-}
-
 # What is `b`'s own is noticed, and it is done once that has gone.
 sub noticed
 {
 	my ($own, $command, $kinds, $gone, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	mip_sql($node{$b}, $_) for @$own;
-	executed($command, $name);
+	executed($ddl, $command, $name);
 	waits($b, "55000.*Not the same are: $kinds\\.", $name);
 	mip_sql($node{$b}, $_) for @$gone;
 	receive($b);
@@ -80,7 +56,7 @@ sub noticed
 
 noticed(['CREATE INDEX CONCURRENTLY part2_id_n_idx ON part2 (n)'], 'ALTER TABLE parted ATTACH PARTITION part2 FOR VALUES IN (2);
 	CREATE UNIQUE INDEX parted_u ON parted (id, n)', 'indexes', ['DROP INDEX CONCURRENTLY part2_id_n_idx'], 'a name that is taken');
-executed('DROP INDEX parted_u; ALTER TABLE parted DETACH PARTITION part2', 'it goes again');
+executed($ddl, 'DROP INDEX parted_u; ALTER TABLE parted DETACH PARTITION part2', 'it goes again');
 receive($b);
 noticed(['CREATE INDEX CONCURRENTLY own ON part2 (id)'], 'ALTER TABLE parted ATTACH PARTITION part2 FOR VALUES IN (2); CREATE INDEX parted_id ON parted (id)',
 	'indexes', ['DROP INDEX CONCURRENTLY own'], 'an index that becomes a part of one');
@@ -90,23 +66,23 @@ $ddl->sql('RESET search_path');
 
 my $joe = session($node{$b}, 'joe');
 $joe->sql('SET ROLE joe; CREATE TEMP TABLE q (a int, b int); CREATE STATISTICS joes.pairs_a_b_stat ON a, b FROM q');
-executed('CREATE STATISTICS IF NOT EXISTS joes.pairs_a_b_stat ON a, b FROM joes.pairs', 'statistics');
+executed($ddl, 'CREATE STATISTICS IF NOT EXISTS joes.pairs_a_b_stat ON a, b FROM joes.pairs', 'statistics');
 receive($b);
 $joe->refused('SELECT 1', '57P01', 'who has statistics of that name, of what is temporary, is ended for it');
 is(mip_sql($node{$b}, 'SELECT stxname FROM pg_statistic_ext'), 'pairs_a_b_stat', 'it has the name it is to have');
 
 # who has all names without that
-executed('CREATE TABLE made (id serial PRIMARY KEY, n int UNIQUE, CHECK (n > 0)); ALTER TABLE made ADD CHECK (n < 10);
+executed($ddl, 'CREATE TABLE made (id serial PRIMARY KEY, n int UNIQUE, CHECK (n > 0)); ALTER TABLE made ADD CHECK (n < 10);
 	CREATE VIEW seen AS SELECT id FROM made; CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1; CREATE DOMAIN d AS int CHECK (value > 0)', 'much else');
 receive($b);
 mip_sql($node{$b}, $_) for ('ALTER SEQUENCE made_id_seq MAXVALUE 100', 'REINDEX INDEX CONCURRENTLY made_pkey', 'REINDEX INDEX CONCURRENTLY acct_pkey', 'VACUUM FULL acct', 'CREATE INDEX CONCURRENTLY mine ON made (n)');
-executed('ALTER TABLE made ADD m int DEFAULT 1', 'a column');
+executed($ddl, 'ALTER TABLE made ADD m int DEFAULT 1', 'a column');
 receive($b);
 mip_sql($node{$b}, 'VACUUM FULL made');
-executed('ALTER TABLE made ALTER m SET DEFAULT 2', 'its default');
-executed('ALTER TABLE made RENAME m TO renamed', 'its name');
-executed('ALTER TABLE made RENAME TO made2; ALTER TABLE made2 SET SCHEMA s1', 'its table\'s');
-executed('DROP VIEW sized', 'what looks otherwise there');
+executed($ddl, 'ALTER TABLE made ALTER m SET DEFAULT 2', 'its default');
+executed($ddl, 'ALTER TABLE made RENAME m TO renamed', 'its name');
+executed($ddl, 'ALTER TABLE made RENAME TO made2; ALTER TABLE made2 SET SCHEMA s1', 'its table\'s');
+executed($ddl, 'DROP VIEW sized', 'what looks otherwise there');
 receive($b);
 pass('numbers, and how rows and indexes are stored, are each replica\'s own');
 
@@ -129,7 +105,7 @@ if ($node{a}->pg_version >= 18)
 {
 	finds_extension('a', '1.0');
 	finds_extension($b, '2.0');
-	executed('CREATE EXTENSION versioned', 'an extension');
+	executed($ddl, 'CREATE EXTENSION versioned', 'an extension');
 	waits($b, '55000.*Not the same are: extensions\.', 'another version of it');
 	finds_extension($b, '1.0');
 	receive($b);
@@ -142,13 +118,13 @@ for my $case (['ALTER TABLE acct ADD z text DEFAULT here()', 'z'], [q[ALTER TABL
 	[q[ALTER TABLE acct ADD z text DEFAULT here(); ALTER TABLE acct ALTER z DROP DEFAULT], 'z'])
 {
 	my ($command, $column) = @$case;
-	executed($command, $command);
+	executed($ddl, $command, $command);
 	waits($b, '55000.*Not the same are: rows\.', $command);
 	leave_site($b);
 	delete $node{$b};
 	join_site(++$b, 'a');
 	is(mip_sql($node{$b}, "SELECT DISTINCT $column FROM acct"), 'a', '... until it is made anew');
-	executed($column eq 'z' ? 'ALTER TABLE acct DROP z' : 'ALTER TABLE acct ALTER n TYPE int USING 0', 'it goes again');
+	executed($ddl, $column eq 'z' ? 'ALTER TABLE acct DROP z' : 'ALTER TABLE acct ALTER n TYPE int USING 0', 'it goes again');
 	receive($b);
 }
 
@@ -175,7 +151,7 @@ all_are_same('without it', 'acct');
 start_applier($b);
 all_are_same('read again', 'acct');
 done($s, 'UPDATE acct SET n = n + 1', 'they go on', 'acct');
-executed('ALTER TABLE acct ADD z int', 'so does what defines');
+executed($ddl, 'ALTER TABLE acct ADD z int', 'so does what defines');
 receive($b);
 
 # who was told that he is refused for it is refused
@@ -252,7 +228,7 @@ all_are_same('without both', 'acct');
 # ---- one that only one replica leaves out ----
 
 $s->sql('CREATE ROLE here');
-executed('ALTER TABLE acct ADD CONSTRAINT takes_long CHECK (slow(id)); GRANT SELECT ON acct TO here', 'a role that one replica has');
+executed($ddl, 'ALTER TABLE acct ADD CONSTRAINT takes_long CHECK (slow(id)); GRANT SELECT ON acct TO here', 'a role that one replica has');
 waits($b, '42704', 'without the role');
 mip_sql($node{$b}, 'CREATE ROLE here');
 receive($b, @log - 1);

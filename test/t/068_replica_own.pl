@@ -35,35 +35,12 @@ join_site($b, 'a');
 my $ddl = session($node{a}, 'ddl');
 $ddl->sql('SET client_min_messages = warning');
 
-# `a` executes a command, which is in the log then.
-sub executed
-{
-	my ($command, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	define($ddl, $command);
-	take('a');
-	receive('a');
-	is(($ddl->finish)[1], '', "$name: done where it comes from");
-	return;
-}
-
-sub waits
-{
-	my ($member, $error, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	receive($member, @log - 1);
-	$applier{$member}->send_sql(receive_sql($behind{$member} + 1));
-	like(($applier{$member}->finish)[1], qr/$error/s, "$name: it waits at $member");
-	start_applier($member);
-	return;
-}
-
 # A definition does at both what it is to do.
 sub replicated
 {
 	my ($command, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	executed($command, $name);
+	executed($ddl, $command, $name);
 	receive($b);
 	all_are_same($name, 'acct');
 	return;
@@ -80,7 +57,7 @@ replicated(q[ALTER TYPE colour RENAME VALUE 'red' TO 'crimson'; ALTER TABLE fill
 
 # ---- rows that are stored anew, and something else besides ----
 
-executed('ALTER TABLE moved ALTER t TYPE text USING here(), SET ACCESS METHOD heap', 'not as a mip table');
+executed($ddl, 'ALTER TABLE moved ALTER t TYPE text USING here(), SET ACCESS METHOD heap', 'not as a mip table');
 waits($b, '55000.*Not the same are: rows\.', 'not as a mip table');
 made_anew();
 $ddl->refused("SELECT mip.replicate_ddl(\$\$$_\$\$)", '0A000', $_) for ('ALTER TABLE filled SET TABLESPACE ts, ALTER id TYPE bigint',
@@ -100,7 +77,7 @@ like(($joe->finish)[1], qr/57014/, 'REINDEX CONCURRENTLY is cancelled');
 $old->quit;
 $joe->sql('REINDEX INDEX joes.t_pkey_ccnew');
 $joe->sql('REINDEX INDEX CONCURRENTLY joes.t_pkey');
-executed('ALTER TABLE joes.child ADD CONSTRAINT fk FOREIGN KEY (aid) REFERENCES joes.t (id)', 'a foreign key');
+executed($ddl, 'ALTER TABLE joes.child ADD CONSTRAINT fk FOREIGN KEY (aid) REFERENCES joes.t (id)', 'a foreign key');
 waits($b, '55000.*Not the same are: constraints\.', 'one by what is left behind there');
 mip_sql($node{$b}, 'DROP INDEX CONCURRENTLY joes.t_pkey_ccnew');
 receive($b);
@@ -132,7 +109,7 @@ pass('afterwards everybody may');
 # ---- leaving out what fails in other ways ----
 
 # its session is ended
-executed('ALTER TABLE acct ADD CONSTRAINT takes_long CHECK (long(id))', 'one that takes long');
+executed($ddl, 'ALTER TABLE acct ADD CONSTRAINT takes_long CHECK (long(id))', 'one that takes long');
 my $stuck = @log;
 my $operator = session($node{$b}, 'operator');
 receive($b, @log - 1);
@@ -148,7 +125,7 @@ like(receive($b), qr/left out$/, 'one whose session has been ended is left out')
 made_anew();
 
 # the server crashes, and nobody applies
-executed('ALTER TABLE acct ADD CONSTRAINT takes_longer CHECK (long(id))', 'another one that takes long');
+executed($ddl, 'ALTER TABLE acct ADD CONSTRAINT takes_longer CHECK (long(id))', 'another one that takes long');
 $stuck = @log;
 receive($b, @log - 1);
 $applier{$b}->send_sql(receive_sql($stuck));

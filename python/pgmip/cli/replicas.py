@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import RenderableType
@@ -59,17 +59,7 @@ class Replica:
             "applier_pid": self.applier_pid,
             "waiting": self.waiting,
             **self.counters,
-            "members": [
-                {
-                    "member": it.member,
-                    "applied": it.applied,
-                    "behind": it.behind,
-                    "behind_bytes": it.behind_bytes,
-                    "lag": it.lag,
-                    "silent": it.silent,
-                }
-                for it in self.members
-            ],
+            "members": [asdict(it) for it in self.members],
         }
 
 

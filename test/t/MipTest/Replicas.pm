@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use Test::More;
 
 our @EXPORT = qw(@log %node %applier %behind first_replica start_applier after_crash join_site leave_site waiting kind take receive_sql receive
-  commit all_are_same done define);
+  commit all_are_same done define executed waits append_news);
 
 our @log;		# messages, in hexadecimal
 our %node;
@@ -164,6 +164,42 @@ sub define
 {
 	my ($session, $command) = @_;
 	$session->send_sql("SELECT mip.replicate_ddl(\$ddl\$$command\$ddl\$)");
+	return;
+}
+
+# `a` executes a command, which is in the log then.
+sub executed
+{
+	my ($session, $command, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	define($session, $command);
+	take('a');
+	receive('a');
+	is(($session->finish)[1], '', "$name: done where it comes from");
+	return;
+}
+
+# What comes next there waits, with that error; the session that applies has gone for it.
+sub waits
+{
+	my ($member, $error, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	receive($member, @log - 1);
+	$applier{$member}->send_sql(receive_sql($behind{$member} + 1));
+	like(($applier{$member}->finish)[1], qr/$error/s, "$name: it waits at $member");
+	start_applier($member);
+	return;
+}
+
+# What a member tells of itself, or of others, goes to the log.
+sub append_news
+{
+	my ($member, $kind) = @_;
+	my @found;
+	wait_until(sub {
+		@found = grep { kind($_) eq $kind } split /\n/, mip_sql($node{$member}, "SELECT encode(message, 'hex') FROM mip.replica_take(timeout_ms => 100)");
+	});
+	push @log, $found[0];
 	return;
 }
 
