@@ -16,7 +16,6 @@
 
 #include <ctype.h>
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -37,10 +36,11 @@ mip_index_is_needed(Relation index)
 	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisunique && !mip_index_is_of_reindex(index);
 }
 
+/* From one that is of a constraint, or the identity, that goes over when it is taken in its place, and does not stay. */
 bool
 mip_index_is_of_reindex(Relation index)
 {
-	return mip_name_is_of_reindex(RelationGetRelationName(index)) &&
+	return mip_name_is_of_reindex(RelationGetRelationName(index)) && !index->rd_index->indisreplident &&
 		!OidIsValid(get_index_constraint(RelationGetRelid(index)));
 }
 
@@ -71,26 +71,11 @@ mark(Oid indexid)
 	table_close(indexes, RowExclusiveLock);
 }
 
-/* While the lock was waited for, REINDEX CONCURRENTLY may have put it in the place of the one that it was made from. */
-static void
-check_is_dispensable(Oid indexid)
-{
-	Relation	index = index_open(indexid, NoLock);
-	bool		needed = mip_index_is_needed(index);
-
-	index_close(index, NoLock);
-	if (needed)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("index \"%s\" has taken another one's place meanwhile", get_rel_name(indexid))));
-}
-
 /* Whoever has a plan with it, and is about to execute that, would not see what it does not have. */
 void
 mip_index_set_aside(Relation rel, Oid indexid, const char *why)
 {
 	LockRelationOid(RelationGetRelid(rel), AccessExclusiveLock);
-	check_is_dispensable(indexid);
 	mark(indexid);
 	CacheInvalidateRelcache(rel);
 	CommandCounterIncrement();

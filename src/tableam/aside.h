@@ -24,7 +24,8 @@ extern void mip_index_set_aside(Relation rel, Oid indexid, const char *why);
 
 /*
  * Is it a name that REINDEX CONCURRENTLY gives? Each replica has such indexes of its own, for as long as it is under way,
- * and those that it leaves behind where it fails. They are of no constraint, and no definition gives another one such a name.
+ * and those that it leaves behind where it fails. They are of no constraint, nor the identity, and no definition gives
+ * another one such a name.
  */
 extern bool mip_name_is_of_reindex(const char *name);
 

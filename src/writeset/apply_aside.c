@@ -53,12 +53,32 @@ close_indexes(MipTarget *target)
 	} while (twin != target);
 }
 
+static List *
+needed_indexes(const MipTarget *target)
+{
+	List	   *needed = NIL;
+
+	for (int i = 0; i < target->nneeded; i++)
+		needed = lappend_oid(needed, RelationGetRelid(target->info->ri_IndexRelationDescs[i]));
+	return needed;
+}
+
+/*
+ * While the lock is waited for REINDEX CONCURRENTLY may put what it has built in the place of a needed one, be it this
+ * index or another: then it is not known any more where entries have been made. Later there is nobody in the way.
+ */
 static void
 set_aside(MipApply *apply, MipTarget *target, Oid indexid, const ErrorData *error)
 {
+	List	   *needed = needed_indexes(target);
+
 	close_indexes(target);
 	mip_index_set_aside(target->rel, indexid, error->message);
 	mip_target_open_indexes(apply, target);
+	if (!equal(needed, needed_indexes(target)))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("an index of table \"%s\" has taken another one's place", RelationGetRelationName(target->rel))));
 }
 
 static void
@@ -140,17 +160,7 @@ check_doubt(void *doubting)
 {
 	Doubting   *it = doubting;
 
-	PG_TRY();
-	{
-		mip_apply_check_doubt(it->apply, it->doubt);
-	}
-	PG_CATCH();
-	{
-		ExecClearTuple(it->doubt->target->other);	/* its page is pinned by
-													 * the subtransaction */
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	mip_apply_check_doubt(it->apply, it->doubt);
 }
 
 static bool

@@ -62,7 +62,7 @@ is_there(Relation rel, ItemPointer tid, TupleTableSlot *slot)
 }
 
 static void
-check_entry(MipApply *apply, MipTarget *target, int number, ItemPointer tid)
+check_version(MipApply *apply, MipTarget *target, int number, ItemPointer tid)
 {
 	Relation	index = target->info->ri_IndexRelationDescs[number];
 	IndexInfo  *info = target->info->ri_IndexRelationInfo[number];
@@ -71,18 +71,33 @@ check_entry(MipApply *apply, MipTarget *target, int number, ItemPointer tid)
 	ItemPointerData version = *tid;
 	TupleTableSlot *slot = target->other;	/* what is found may be in use */
 
-	if (info->ii_ReadyForInserts && is_there(target->rel, &version, slot))
+	if (!info->ii_ReadyForInserts || !is_there(target->rel, &version, slot))
+		return;
+	GetPerTupleExprContext(apply->estate)->ecxt_scantuple = slot;
+	FormIndexDatum(info, slot, apply->estate, values, nulls);
+	if (info->ii_ExclusionOps)
+		check_exclusion_constraint(target->rel, index, info, &version, values, nulls,
+								   apply->estate, false);
+	else
+		index_insert(index, values, nulls, tid, target->rel, UNIQUE_CHECK_EXISTING, false,
+					 info);
+}
+
+/* A page that is pinned in a subtransaction is not to be once that has failed. */
+static void
+check_entry(MipApply *apply, MipTarget *target, int number, ItemPointer tid)
+{
+	PG_TRY();
 	{
-		GetPerTupleExprContext(apply->estate)->ecxt_scantuple = slot;
-		FormIndexDatum(info, slot, apply->estate, values, nulls);
-		if (info->ii_ExclusionOps)
-			check_exclusion_constraint(target->rel, index, info, &version, values, nulls,
-									   apply->estate, false);
-		else
-			index_insert(index, values, nulls, tid, target->rel, UNIQUE_CHECK_EXISTING, false,
-						 info);
+		check_version(apply, target, number, tid);
 	}
-	ExecClearTuple(slot);
+	PG_CATCH();
+	{
+		ExecClearTuple(target->other);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	ExecClearTuple(target->other);
 }
 
 static void

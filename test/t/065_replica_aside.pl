@@ -24,6 +24,19 @@ first_replica('a', q[
 	CREATE TABLE numbers (id int PRIMARY KEY, n int) USING mip;
 	CREATE TABLE stamped (n int, s int) USING mip;
 	CREATE TABLE keyed (id int CONSTRAINT keyed_pkey PRIMARY KEY) USING mip;
+	CREATE TABLE swapped (id int PRIMARY KEY, n int) USING mip;
+	CREATE FUNCTION awaits(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+	BEGIN
+		FOR i IN 1..500 LOOP
+			EXIT WHEN $1 <> 0 OR to_regclass('public.swapped_pkey_ccold') IS NOT NULL;
+			PERFORM pg_sleep(0.01);
+		END LOOP;
+		RETURN 1 / $1;
+	END $$;
+	CREATE FUNCTION fine(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN RETURN $1; END$$;
+	CREATE TABLE early (id int[] NOT NULL, n int) USING mip;
+	CREATE UNIQUE INDEX early_ccnew ON early (id);
+	ALTER TABLE early REPLICA IDENTITY USING INDEX early_ccnew;
 	INSERT INTO keyed VALUES (1);
 	CREATE FUNCTION inverse(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1 / $1; END';
 	CREATE FUNCTION full_disk(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN RAISE 'no room' USING ERRCODE = '53100'; END$$;], deadlock_timeout => '1s');
@@ -241,5 +254,39 @@ is(mip_sql($node{b}, q[SELECT count(*) FROM pg_index WHERE indrelid = 'keyed'::r
 is(mip_sql($node{$_}, 'SELECT count(*) FROM (VALUES (1)) v (i) LEFT JOIN keyed ON id = i'), 2, "a join knows it again at $_") for 'a', 'b';
 mip_sql($node{b}, "DROP INDEX CONCURRENTLY $_") for split /\n/, mip_sql($node{b}, q[SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'keyed'::regclass]);
 pass('it can be dropped there');
+
+# one that is swapped for a needed one while another one is about to be set aside
+mip_sql($node{b}, 'CREATE INDEX CONCURRENTLY swapped_awaits ON swapped (awaits(n))');
+done($s, 'INSERT INTO swapped VALUES (1, 1)', 'a row', 'swapped');
+$old = session($node{b}, 'who has an old snapshot once more');
+$old->sql('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM numbers');
+$owner = session($node{b}, 'owner once more');
+$owner->send_sql('REINDEX INDEX CONCURRENTLY swapped_pkey');
+$node{b}->poll_query_until('postgres', q[SELECT count(*) = 1 FROM pg_stat_progress_create_index WHERE phase = 'waiting for old snapshots']);
+$s->send_sql('INSERT INTO swapped VALUES (2, 2), (3, 0), (4, 4)');
+take('a');
+receive('a');
+is(($s->finish)[1], '', 'rows that take their time there');
+$applier{b}->send_sql(receive_sql($behind{b} + 1));
+$node{b}->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
+$old->quit;
+like(($applier{b}->finish)[1], qr/55P03/, 'it is not known where entries have been made: nothing is applied');
+$owner->finish;
+start_applier('b');
+receive('b');
+all_are_same('it is applied later', 'swapped');
+is(mip_sql($node{b}, 'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT string_agg(id::text, $$ $$) FROM (SELECT id FROM swapped WHERE id > 0 ORDER BY id) s'),
+	'1 2 3 4', 'each row has its entry');
+is_set_aside('b', 'swapped_awaits', 'at last');
+
+# one that had such a name before, and tells rows apart
+done($s, q[INSERT INTO early VALUES ('{1}', 1)], 'a key that is called so', 'early');
+done($s, 'UPDATE early SET n = 2', '... finds its row', 'early');
+
+# the second one of two
+mip_sql($node{b}, "CREATE INDEX CONCURRENTLY early_$_ ON early ($_(n))") for 'fine', 'inverse';
+done($s, 'UPDATE early SET n = 0', 'the second one of two indexes', 'early');
+is_set_aside('b', 'early_inverse', 'alone');
+is_used('b', 'early_fine', 'and not the other one');
 
 done_testing();
