@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psycopg
@@ -46,7 +46,7 @@ class Asking:
 
     def within(self, phase: Phase) -> Asking:
         """The same as part of another phase of the operation."""
-        return replace(self, phase=phase)
+        return Asking(self.pools, self.deadline, phase, self.meet, self.given_up)
 
     async def read(self, sites: Sequence[str]) -> tuple[dict[str, Sequence[Entry] | None], BaseException | None]:
         """The MIPT at each of the sites, None for one that cannot be read, and why the first of those cannot."""

@@ -109,8 +109,7 @@ class Attempt:
                         raise NotInDoubt("nothing that is to be repeated is in doubt any more")
                 text = await self._result_of(handler, request)
                 failure = self._failure()  # by now: a statement that has been left running may end meanwhile
-                if failure is None:
-                    await self._show()
+                if failure is None and await self._show():
                     failure = self._failure()
                 if failure is None and any(branch.has_last for branch in self._branches.values()):
                     preparing = True  # and waiting for locks, as the handler may
@@ -148,20 +147,27 @@ class Attempt:
 
     async def close(self, *, hard: bool = False) -> None:
         """End open transactions and give the connections back; `hard` closes them without asking the server."""
-        await uninterrupted(self._close(hard))
+        still_open = [site for site, branch in self._branches.items() if branch.end()]
+        if hard or still_open:
+            await uninterrupted(self._end(still_open, hard))
+        else:
+            await self._give_back()
 
-    async def _close(self, hard: bool) -> None:
+    async def _end(self, still_open: Sequence[str], hard: bool) -> None:
         try:
             if not hard:
-                still_open = [site for site, branch in self._branches.items() if branch.end()]
                 await at_each_site(still_open, lambda site: self._branches[site].rollback(self._deadline.step()))
         finally:
-            async with contextlib.AsyncExitStack() as all_of_them:
-                for site, branch in self._branches.items():
-                    all_of_them.push_async_callback(self._pools[site].give, branch.conn)
-                    if branch.end() or hard:
-                        all_of_them.push_async_callback(self._disconnect, branch)
-            self._branches = {}
+            await self._give_back(hard)
+
+    async def _give_back(self, hard: bool = False) -> None:
+        """All of them, also where this is cancelled."""
+        async with contextlib.AsyncExitStack() as all_of_them:
+            for site, branch in self._branches.items():
+                all_of_them.push_async_callback(self._pools[site].give, branch.conn)
+                if branch.end() or hard:
+                    all_of_them.push_async_callback(self._disconnect, branch)
+        self._branches = {}
 
     async def _disconnect(self, branch: Branch) -> None:
         await branch.close(self._deadline.step())
@@ -361,13 +367,15 @@ class Attempt:
         failures = [branch.failure for branch in self._branches.values()]
         return min((f for f in failures if f is not None), key=_rank, default=None)
 
-    async def _show(self) -> None:
-        """Have all sites know of the instance before it may be prepared at one. What prepares it may be on its way for
-        long; and who looks at the sites meanwhile, and sees nobody, says that nothing will come of the request. Also
-        where we have made the XID: who is told that it is not known what has become of it may send it to others.
+    async def _show(self) -> bool:
+        """Have all sites know of the instance before it may be prepared at one; whether one had not. What prepares it
+        may be on its way for long; and who looks at the sites meanwhile, and sees nobody, says that nothing will come
+        of the request. Also where we have made the XID: who is told that it is not known what has become of it may send
+        it to others.
         """
         unaware = [site for site in self._order if not self._branches[site].begun]
         await at_each_site(unaware, lambda site: self._branches[site].begin())
+        return bool(unaware)
 
     async def _prepare(self, request: str | None, result: str | None) -> None:
         """Have all sites vote."""
@@ -384,11 +392,11 @@ class Attempt:
         await at_each_site(self._order, prepare, parallel=self._parallel)
 
     async def _vote(self, site: str, request: str | None, result: str | None) -> Vote:
+        branch = self._branches[site]
         if not self._parallel and any(not isinstance(vote, Prepared) for vote in self._votes.values()):
             return NotPrepared(_NotTried())
-        branch = self._branches[site]
-        if branch.failure is not None:  # since we have looked, other sites may have let us wait
-            return NotPrepared(branch.failure)
+        if not self._parallel and (failure := branch.failure) is not None:  # since we have looked we may have waited
+            return NotPrepared(failure)
         one_phase = len(self._order) == 1
         end = branch.commit_one_phase if one_phase else branch.prepare
         with self.phase.part("commit" if one_phase else "prepare", site=site) as phase:

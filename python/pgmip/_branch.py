@@ -15,12 +15,14 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 from psycopg.abc import Params
 from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import namedtuple_row
 from psycopg.sql import SQL, Composed
 
 from . import _sql
 from ._connection import PooledConnection, cut, cut_after, is_silent
 from ._copy import Copy
+from ._direct import Answers, Query, converted, numbers, show, text_array, together
 from ._handler import check_can_await
 from ._process import Process
 from ._sqlstate import NOT_USABLE, SessionEnded, is_definite, is_protocol, said
@@ -31,10 +33,7 @@ __all__ = ["Branch", "Instance", "Interrupted", "Lost", "NotPrepared", "Prepared
 T = TypeVar("T")
 Statement = LiteralString | bytes | SQL | Composed
 Awaited = Coroutine[Any, Any, T]
-_Queued = tuple[Statement, Params | None, bool | None]  # and whether it is to be prepared
-_Run = Callable[[psycopg.AsyncCursor[Any]], Awaitable[object]]  # one statement, by a cursor of its own
 
-_BEGUN = 1  # where the instance is begun in what is sent first: behind BEGIN
 _NOT_YOURS = "a handler must not end its own transaction"
 _USE_COPY = "COPY from or to the client needs copy()"
 
@@ -160,17 +159,35 @@ class Branch:
         async with self._turn:
             self._process.check()
             if not (self.begun or self._over):
-                await self._noted(_executing(b"SELECT", None), _nothing)
+                with self._noting():
+                    await self._together()
 
     async def run(
         self, sql: Statement, params: Params | None, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]
     ) -> T:
         """Run one statement of the handler, and `read` what it returns."""
-        return await self._run(_executing(sql, params), read)
+        async with self._turn:
+            self._check_usable()
+            with self._noting(), self._telling_of_copy():
+                cursor = self.conn.cursor(row_factory=namedtuple_row)
+                if self.begun:
+                    await cursor.execute(sql, params)
+                else:
+                    (result,) = await self._together(converted(self.conn, sql, params))
+                    show(cursor, result)
+                self._check_not_ended()
+                return await read(cursor)
 
     async def run_many(self, sql: Statement, params_seq: Iterable[Params]) -> int:
         """Run one statement of the handler for each of these; the number of rows that they touched."""
-        return await self._run(lambda cursor: cursor.executemany(sql, params_seq), _count)
+        await self.begin()
+        async with self._turn:
+            self._check_usable()
+            with self._noting(), self._telling_of_copy():
+                cursor = self.conn.cursor()
+                await cursor.executemany(sql, params_seq)
+                self._check_not_ended()
+                return cursor.rowcount
 
     @contextlib.asynccontextmanager
     async def copy(self, sql: Statement, params: Params | None) -> AsyncIterator[Copy]:
@@ -334,11 +351,6 @@ class Branch:
         idle = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
         return self.has_last and idle and said(error) == NOT_USABLE
 
-    async def _run(self, run: _Run, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]) -> T:
-        async with self._turn:
-            self._check_usable()
-            return await self._noted(run, read)
-
     def _check_usable(self) -> None:
         self._check_open()
         if self.ended_by_handler:
@@ -353,14 +365,29 @@ class Branch:
         if self._last is not None:
             raise RuntimeError(f"the handler has given its last statement at site {self.site!r}")
 
+    @contextlib.contextmanager
+    def _telling_of_copy(self) -> Iterator[None]:
+        """What to do instead, where a statement has begun a COPY."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if self._copies_still(error):
+                raise psycopg.ProgrammingError(_USE_COPY) from error
+            raise
+
+    def _check_not_ended(self) -> None:
+        if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
+            raise psycopg.ProgrammingError(_NOT_YOURS)
+
     async def _end(self, sql: bytes, expected: State, request: str | None, result: str | None, timeout: float) -> Vote:
         self._over = True
         # The handler's last statement may wait for a lock as long as any other one of it: the attempt sees to that.
         limit = contextlib.nullcontext() if self.has_last else cut_after(self.conn, timeout)
         try:
+            last = [] if self._last is None else [converted(self.conn, *self._last)]
+            self._asked = True
             with limit:
-                cursor = await self._send(_executing(sql, (request, result, self._key)))
-                rows = await cursor.fetchall()
+                *_, told = await self._together(*last, Query(sql, request, result, self._key))
         except psycopg.Error as error:
             return await self._without(error)
         except Exception as error:
@@ -368,9 +395,9 @@ class Branch:
                 raise
             return NotPrepared(error)  # the handler's last statement was none
         # The reply itself has to say so: a transaction that has failed before can end without an error.
-        if len(rows) != 1 or self.conn.pgconn.transaction_status != TransactionStatus.IDLE:
+        if told.ntuples != 1 or self.conn.pgconn.transaction_status != TransactionStatus.IDLE:
             return Lost(psycopg.OperationalError(f"site {self.site!r} did not confirm"))
-        if rows != [(None,)]:
+        if told.get_value(0, 0) is not None:
             return await self._look(expected)
         me = self._instance
         return Prepared((Entry(me.xinst, expected, request, result, me.sites),))
@@ -383,73 +410,30 @@ class Branch:
             return Lost(psycopg.OperationalError(f"site {self.site!r} did not confirm: it is {states or 'gone'}"))
         return Prepared(tuple(mipt))
 
-    async def _send(self, run: _Run) -> psycopg.AsyncCursor[Any]:
-        """Run a statement: the first one together with the begin of the transaction, the last one with its end."""
-        cursor = self.conn.cursor(row_factory=namedtuple_row)
-        before = [] if self.begun else self._beginning()
-        if self._over and self._last is not None:
-            before.append((*self._last, None))
-        begins, self.begun = not self.begun, True
-        sent: list[psycopg.AsyncCursor[Any]] = []
+    async def _together(self, *queries: Query) -> list[PGresult]:
+        """Run these statements, the first ones together with the begin of the transaction and of the instance."""
+        before = () if self.begun else self._beginning()
+        self.begun = True
+        answers = Answers()
         try:
-            if before:
-                await self._send_together(before, cursor, run, sent)
-            else:
-                self._asked = self._over
-                await run(cursor)
-        except psycopg.Error as error:
-            if self._copies_still(error):
-                raise psycopg.ProgrammingError(_USE_COPY) from error
-            raise
+            await together(self.conn, [*before, *queries], answers)
         finally:
-            if begins:
-                await self._tell_beside(sent)
-        if begins:
+            if before and len(answers.results) >= len(before):
+                beside = answers.results[len(before) - 1].get_value(0, 0)
+                if beside is not None:
+                    self._on_beside(numbers(beside))
+        answers.check()
+        if before:
             await self._on_begun(self.site)
-        return cursor
+        return answers.results[len(before) :]
 
-    async def _tell_beside(self, sent: Sequence[psycopg.AsyncCursor[Any]]) -> None:
-        if len(sent) > _BEGUN and sent[_BEGUN].description is not None:
-            ((beside,),) = await sent[_BEGUN].fetchall()
-            if beside:
-                self._on_beside(_sql.checked(beside, list))
-
-    def _beginning(self) -> list[_Queued]:
+    def _beginning(self) -> tuple[Query, Query]:
         me = self._instance
         everywhere = "everywhere" if self.everywhere else None
-        return [
-            (f"BEGIN ISOLATION LEVEL {me.isolation}".encode(), None, None),
-            (_sql.BEGIN, (me.xid, me.xinst, list(me.sites), self._key, everywhere), True),
-        ]  # _BEGUN
-
-    async def _send_together(
-        self, before: Sequence[_Queued], cursor: psycopg.AsyncCursor[Any], run: _Run,
-        sent: list[psycopg.AsyncCursor[Any]],
-    ) -> None:  # fmt: skip
-        """Some statements, which are added to `sent`, and then this one, in one round trip. The first error counts: the
-        later statements of the pipeline only report that it was aborted.
-        """
-        first: psycopg.Error | None = None
-        try:
-            async with self.conn.pipeline():
-                try:
-                    for other, values, prepare in before:
-                        sent.append(await self.conn.execute(other, values, prepare=prepare))
-                    self._asked = self._over
-                    await run(cursor)
-                except psycopg.Error as error:
-                    first = error
-        except psycopg.Error as error:
-            first = first or error
-        if first is not None:
-            raise first
-
-    async def _noted(self, run: _Run, read: Callable[[psycopg.AsyncCursor[Any]], Awaitable[T]]) -> T:
-        with self._noting():
-            cursor = await self._send(run)
-            if self.conn.pgconn.transaction_status != TransactionStatus.INTRANS:
-                raise psycopg.ProgrammingError(_NOT_YOURS)
-            return await read(cursor)
+        return (
+            Query(f"BEGIN ISOLATION LEVEL {me.isolation}".encode()),
+            Query(_sql.BEGIN, me.xid, me.xinst, text_array(me.sites), self._key, everywhere),
+        )
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
@@ -470,10 +454,6 @@ class Branch:
         self._ended |= self.conn.pgconn.transaction_status == TransactionStatus.IDLE
         if self._refusal is None and isinstance(error, psycopg.Error) and (is_protocol(error) or self._ended):
             self._refusal = error
-
-
-def _executing(sql: Statement, params: Params | None) -> _Run:
-    return lambda cursor: cursor.execute(sql, params)
 
 
 async def _nothing(_: psycopg.AsyncCursor[Any]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
+from typing import Any, TypeVar, cast
 
-__all__ = ["ended", "obeyed", "uninterrupted"]
+__all__ = ["begun_here", "ended", "obeyed", "uninterrupted"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,37 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.create_task(work)
     await ended([task])
     return task.result()
+
+
+async def begun_here(work: Coroutine[Any, Any, T]) -> T:
+    """The same for what hardly ever has to wait, which takes no task then. What it does before it waits for the first
+    time is done in the caller's task: it may not look at cancellations there, nor set a time limit.
+    """
+    try:
+        waits_for = work.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    return await uninterrupted(_Begun(work, waits_for))
+
+
+class _Begun(Coroutine[Any, Any, T]):
+    """One that waits for something already."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
+        self._work = work
+        self._waits_for = [waits_for]  # until whoever runs it has been told
+
+    def send(self, value: Any) -> Any:
+        return self._waits_for.pop() if self._waits_for else self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        raise TypeError("a task runs it")
 
 
 async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -40,8 +40,6 @@ class ObedientConnection(Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.is_cut = asyncio.Event()
-        self.prepared: set[object] = set()
-        """The statements of replication's own that the server knows."""
         self._again: asyncio.Task[None] | None = None
         self._enough = asyncio.Event()
 

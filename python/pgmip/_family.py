@@ -318,13 +318,14 @@ class Family:
         Raises ProtocolViolation where a site does not know it.
         """
         done = len(winner.committed)
+        stopped: Exception | None = None
         phase = attempt.phase if attempt is not None else self._phase
         self._phase.decision = self._kind(winner, adopted)
         if self._on_decided is not None and _is_everywhere(winner.xinst, mipts):
             self._on_decided(Settled(winner, self._sites, {}, winner.xinst in self._own))
 
         async def commit(site: str) -> BaseException | None:
-            nonlocal done
+            nonlocal done, stopped
             if site in winner.committed:
                 return None
             error = await self._commit_at(phase, site, winner, attempt.connection(site) if attempt else None)
@@ -333,12 +334,19 @@ class Family:
                     self._on_committed(site)
                 done += 1
                 if done == 1:
-                    await phase.step("committed-first-site", winner.xinst, site)
+                    try:
+                        await phase.step("committed-first-site", winner.xinst, site)
+                    except Exception as failed:  # which is no reason to interrupt what the others are at
+                        if not self._parallel:
+                            raise
+                        stopped = failed
             return error
 
         if done and attempt is not None:  # committed in one phase
             await phase.step("committed-first-site", winner.xinst, next(iter(winner.committed)))
         ended = await at_each_site(self._sites, commit, parallel=self._parallel)
+        if stopped is not None:
+            raise stopped
         unfinished = {site: error for site, error in ended.items() if error is not None}
         self._left.clear()
         if unfinished:

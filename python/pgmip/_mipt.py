@@ -7,6 +7,7 @@ from typing import Any
 
 from . import _sql
 from ._connection import Connection, cut_after
+from ._direct import ask
 from .decision import Entry
 
 __all__ = ["acknowledge", "commit", "has_expired", "instances", "is_orphaned", "refuse", "rollback", "waits"]
@@ -20,7 +21,7 @@ async def instances(conn: Connection, timeout: float, xid: str) -> tuple[Entry, 
 async def commit(conn: Connection, timeout: float, xid: str, xinst: int) -> None:
     """Commit the winner here, and thereby abort its siblings. May be repeated."""
     with cut_after(conn, timeout):
-        await conn.execute(_sql.COMMIT, (xid, xinst), prepare=True)
+        await ask(conn, _sql.COMMIT, xid, xinst)
 
 
 async def rollback(conn: Connection, timeout: float, xid: str, xinst: int) -> tuple[Entry, ...]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from ._cancellation import obeyed, uninterrupted
+from ._cancellation import begun_here, obeyed, uninterrupted
 from ._circuit import Circuit
 from ._connection import Connection, PooledConnection, cut_after, is_usable
 from ._process import Home
@@ -117,7 +117,7 @@ class Pool:
                 conn.discarded = True
                 await conn.close()
         finally:
-            await uninterrupted(conn.pool.putconn(conn))
+            await begun_here(conn.pool.putconn(conn))
 
     @asynccontextmanager
     async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[Connection]:

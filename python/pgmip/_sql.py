@@ -71,11 +71,12 @@ def _mipt_of(call: str) -> bytes:
     return f"SELECT {_COLUMNS} FROM {call}".encode()
 
 
-BEGIN = b"SELECT mip.begin_beside(%s, %s, %s, %s, %s)"
-PREPARE = b"SELECT mip.prepare_beside(%s, %s, %s)"
-COMMIT_ONE_PHASE = b"SELECT mip.commit_one_phase_beside(%s, %s, %s)"
+# What each transaction takes; see _direct.py.
+BEGIN = b"SELECT mip.begin_beside($1, $2, $3, $4, $5)"
+PREPARE = b"SELECT mip.prepare_beside($1, $2, $3)"
+COMMIT_ONE_PHASE = b"SELECT mip.commit_one_phase_beside($1, $2, $3)"
+COMMIT = b"SELECT mip.commit_beside($1, $2)"
 INSTANCES = _mipt_of("mip.instances(%s)")
-COMMIT = b"SELECT mip.commit_beside(%s, %s)"
 ROLLBACK = _mipt_of("mip.rollback(%s, %s)")
 REFUSE = b"SELECT mip.refuse(%s, %s, %s)"
 # NULL where it is committed. Which the caller has found nowhere; but another replica may have answered him.

@@ -31,7 +31,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
 import psycopg
@@ -59,14 +59,28 @@ class Logs(Observer):
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("pgmip")
 
-    @contextmanager
-    def phase(self, phase: Phase) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        level = _level(phase)
+    def phase(self, phase: Phase) -> AbstractContextManager[None]:
+        return _Logged(self._logger, phase)
+
+
+class _Logged:
+    """A phase."""
+
+    __slots__ = ("_began", "_logger", "_phase")
+
+    def __init__(self, logger: logging.Logger, phase: Phase) -> None:
+        self._logger = logger
+        self._phase = phase
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *failure: object) -> None:
+        level = _level(self._phase)
         if self._logger.isEnabledFor(level):
-            why = quoted_reason(phase.error) if level >= logging.INFO else ""
-            self._logger.log(level, _message(phase) + why, extra=_fields(phase, time.perf_counter() - began))
+            why = quoted_reason(self._phase.error) if level >= logging.INFO else ""
+            fields = _fields(self._phase, time.perf_counter() - self._began)
+            self._logger.log(level, _message(self._phase) + why, extra=fields)
 
 
 class JsonFormatter(logging.Formatter):

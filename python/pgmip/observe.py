@@ -20,7 +20,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -78,7 +78,8 @@ class Phase:
     """Something that takes time and may fail. A context manager; parts of it are made by `part`."""
 
     __slots__ = (
-        "_observers", "_stack", "after", "decision", "error", "name", "siblings", "site", "transaction", "xid", "xinst",
+        "_entered", "_observers",
+        "after", "decision", "error", "name", "siblings", "site", "transaction", "xid", "xinst",
     )  # fmt: skip
 
     def __init__(
@@ -86,7 +87,7 @@ class Phase:
         transaction: str | None = None, xinst: int | None = None, site: str | None = None,
     ) -> None:  # fmt: skip
         self._observers = observers
-        self._stack = ExitStack()
+        self._entered: list[AbstractContextManager[Any]] = []
         self.name: PhaseName = name
         self.xid = xid
         self.transaction = transaction
@@ -118,10 +119,11 @@ class Phase:
 
     async def step(self, name: StepName, xinst: int, site: str | None) -> None:
         """Tell of a step taken within this phase."""
+        step = Step(name, self.xid, xinst, site)
         for observer in self._observers:
             try:
-                answer = observer.step(Step(name, self.xid, xinst, site))
-                if inspect.isawaitable(answer):
+                answer = observer.step(step)
+                if answer is not None and inspect.isawaitable(answer):
                     await answer
             except Exception as error:  # also a psycopg.Error or a SubmitError: of no site, and no word on this request
                 raise RuntimeError(f"an observer has failed at {name}: {described(error)}") from error
@@ -129,32 +131,33 @@ class Phase:
     def __enter__(self) -> Self:
         for observer in self._observers:
             try:
-                self._stack.enter_context(_Harmless(observer.phase(self)))
+                manager = observer.phase(self)
+                manager.__enter__()
             except Exception:
                 _tell_of_failure()
+            else:
+                self._entered.append(manager)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.error = error or self.error
-        self._stack.close()
+        _leave(self._entered)
 
 
-class _Harmless:
-    """An observer's context manager, whose end is no reason to fail: that of what is observed must be told."""
-
-    def __init__(self, manager: AbstractContextManager[Any]) -> None:
-        self._manager = manager
-
-    def __enter__(self) -> None:
-        self._manager.__enter__()
-
-    def __exit__(self, *failure: object) -> None:
-        try:
-            self._manager.__exit__(None, None, None)
-        except Exception:
-            _tell_of_failure()
+def _leave(entered: list[AbstractContextManager[Any]]) -> None:
+    """Those of observers, the last one first. That one fails is no reason to fail: how what is observed has ended must
+    be told.
+    """
+    if not entered:
+        return
+    try:
+        entered.pop().__exit__(None, None, None)
+    except Exception:
+        _tell_of_failure()
+    finally:
+        _leave(entered)
 
 
 def _tell_of_failure() -> None:

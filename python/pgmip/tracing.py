@@ -43,12 +43,13 @@ class Tracing(Observer):
             raise ImportError(missing("tracing", "opentelemetry-api", "tracing"))
         self._tracer = trace.get_tracer("pgmip", tracer_provider=tracer_provider)
         self._global = tracer_provider is None
+        self._records = True
 
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
         # Until the SDK is set up nothing is recorded: spans would only cost a twelfth of the client's processor time.
-        if self._global and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-            return nullcontext()
-        return self._span(phase)
+        if self._global and phase.xinst is None and phase.site is None:  # asked once an operation
+            self._records = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        return self._span(phase) if self._records else nullcontext()
 
     @contextmanager
     def _span(self, phase: Phase) -> Iterator[None]:

@@ -67,7 +67,9 @@ async def test_a_failed_transaction_is_refused(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    "sql", [_sql.PREPARE + b" LIMIT 0", b"SELECT NULL FROM (SELECT %s, %s, %s) _"], ids=["no row", "not ended"]
+    "sql",
+    [_sql.PREPARE + b" LIMIT 0", b"SELECT NULL FROM (SELECT $1::text, $2::text, $3::text) _"],
+    ids=["no row", "not ended"],
 )
 async def test_a_reply_that_does_not_confirm_is_no_success(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, sql: bytes

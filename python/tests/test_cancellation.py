@@ -17,7 +17,7 @@ from psycopg_pool.pool_async import WaitingClient
 from shop import BUY, Shop, forgetting_the_first
 
 from pgmip import App, NothingHappened, Tx, Unknown, _family
-from pgmip._cancellation import ended, obeyed, uninterrupted
+from pgmip._cancellation import begun_here, ended, obeyed, uninterrupted
 from pgmip._sites import at_each_site
 from pgmip.sweeper import Sweeper
 from pgmip.xinst import new_xid
@@ -362,6 +362,33 @@ async def test_uninterrupted() -> None:
         await task
     assert done == ["done"] * 3
     await ended([])
+
+
+@pytest.mark.parametrize("waits", [0, 1, 2])
+async def test_begun_here(waits: int) -> None:
+    done: list[asyncio.Task[Any] | None] = []
+
+    async def work(error: Exception | None = None) -> str:
+        for _ in range(waits):
+            await asyncio.sleep(0.01)
+        done.append(asyncio.current_task())
+        if error is not None:
+            raise error
+        return "a result"
+
+    assert await begun_here(work()) == "a result"
+    with pytest.raises(LookupError):
+        await begun_here(work(LookupError()))
+    assert all((one is asyncio.current_task()) == (waits == 0) for one in done)
+    task = asyncio.create_task(begun_here(work()))
+    await asyncio.sleep(0)
+    task.cancel()
+    if waits:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        assert await task == "a result"
+    assert len(done) == 3
 
 
 async def test_at_each_site_the_first_failure_counts() -> None:

@@ -30,11 +30,11 @@ import psycopg
 
 from .. import _sql
 from .._connection import Connection, ObedientConnection, cut_after, is_silent
+from .._direct import ask, number
 from .._options import check_count, checked_seconds
 from .._text import text
 from ..logs import failure_fields, quoted_sqlstate
 from .beginning import check_end
-from .direct import Statement, ask, number
 from .engine import Engine, Entry, LogError, Message, Place, Refused, Trimmed, Unavailable, WentBack
 from .session import session
 
@@ -44,7 +44,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_TAKE, _RECEIVE = Statement(_sql.REPLICA_TAKE), Statement(_sql.REPLICA_RECEIVE)
 _DIVERGED = "MP030"
 _WAIT = 1.0  # seconds that the taker and the reader wait for something to come
 _FIRST_PAUSE = 0.1
@@ -255,7 +254,7 @@ class Agent:
                 await self._applies.wait()
                 with cut_after(conn, _WAIT + self._patience):
                     wanted = (self._max_bytes, round(_WAIT * 1000), self._log.max_message)
-                    rows = await ask(conn, _TAKE, *wanted)
+                    rows = await ask(conn, _sql.REPLICA_TAKE, *wanted)
                 if rows:
                     applied = max(number(applied) for *_, applied in rows)
                     await self._append(conn, [_message(id, content) for id, content, _ in rows], applied)
@@ -324,7 +323,7 @@ class Agent:
         known = await self._load(conn, entries)
         for entry in entries[known:]:
             self._known = entry.place  # before it is committed there, and known to a message
-            ((verdict,),) = await ask(conn, _RECEIVE, entry.position, entry.content)
+            ((verdict,),) = await ask(conn, _sql.REPLICA_RECEIVE, entry.position, entry.content)
             self._counts.received[(verdict or b"").decode()] += 1
             self._applied = max(self._applied or 0, entry.position)
 

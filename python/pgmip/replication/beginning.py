@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 
 from .. import _sql
 from .._connection import Connection, ObedientConnection, cut_after
-from .direct import Statement, ask
+from .._direct import ask
 from .engine import Engine, Message, Refused, WentBack
 from .session import session
 
@@ -66,7 +66,7 @@ async def _begin(conn: ObedientConnection, log: Engine) -> None:
             "or, where it is to be the first one, give a new database for the log",
         )
     (first,) = await log.read(0, 1, wait=0)
-    await ask(conn, Statement(_sql.REPLICA_RECEIVE), 1, first.content)
+    await ask(conn, _sql.REPLICA_RECEIVE, 1, first.content)
     await _rows(conn, _sql.REPLICA_FLUSH)
 
 

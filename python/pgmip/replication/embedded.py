@@ -17,10 +17,10 @@ from uuid import UUID
 import psycopg
 
 from .._connection import Connection, ObedientConnection, cut_after
+from .._direct import Value, ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
 from .._text import text
 from . import schema
 from .appended import Appended
-from .direct import Value, ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
 from .engine import Entry, LogError, Message, NoLog, Place, Refused, Unavailable, WentBack
 from .following import check_after, check_follows
 from .session import readable, session, uncancelled

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from .direct import Statement
-
 __all__ = [
     *("APPEND", "BEGIN", "BEGINNING", "CONFIRM", "END", "EXISTS", "LISTEN", "LOCK", "OPEN", "READ", "SCHEMA", "TRIM"),
     "VERSION",
@@ -146,7 +144,7 @@ OPEN = b"""
            set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)
     FROM mip_log.log
 """
-APPEND = Statement(b"CALL mip_log.append($1, $2, $3, $4, NULL, NULL, NULL, NULL, NULL)")
+APPEND = b"CALL mip_log.append($1, $2, $3, $4, NULL, NULL, NULL, NULL, NULL)"
 CONFIRM = b"CALL mip_log.confirm()"
 LISTEN = b"LISTEN mip_log"
 END = b'SELECT max("position") FROM mip_log.message'
@@ -156,7 +154,7 @@ _BOUNDS = """
            $1::bigint IS NULL OR EXISTS (SELECT FROM mip_log.message WHERE "position" = $1 AND stamp = $2) AS follows
     FROM mip_log.message
 """
-READ = Statement(f"""
+READ = f"""
     SELECT bounds.first, bounds.last, bounds.follows,
            (SELECT coalesce(pg_sequence_last_value('mip_log.confirmed'), 0)) AS confirmed,
            next."position", next.stamp, next.content
@@ -169,8 +167,8 @@ READ = Statement(f"""
         ) behind
     ) next ON next.number = 1 OR next.total <= $5
     ORDER BY next."position"
-""".encode())
-TRIM = Statement(f"""
+""".encode()
+TRIM = f"""
     WITH bounds AS ({_BOUNDS}), removed AS (
         DELETE FROM mip_log.message
         WHERE "position" <= $3 AND "position" < (SELECT last FROM bounds)
@@ -178,4 +176,4 @@ TRIM = Statement(f"""
         RETURNING "position"
     )
     SELECT bounds.first, bounds.last, bounds.follows, (SELECT count(*) FROM removed) FROM bounds
-""".encode())
+""".encode()

@@ -11,14 +11,14 @@ import psycopg
 import pytest
 
 from pgmip._connection import ObedientConnection, cut
-from pgmip.replication.direct import Statement, ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
+from pgmip._direct import ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
 from pgmip.testing import Cluster
 
 pytestmark = pytest.mark.integration
 
-ECHO = Statement(b"SELECT $1::bytea, $2::text, $3::bigint, $4::uuid, $5::text")
-SLEEP = Statement(b"SELECT pg_sleep($1::int)::text")
-NOTHING = Statement(b"LISTEN something")
+ECHO = b"SELECT $1::bytea, $2::text, $3::bigint, $4::uuid, $5::text"
+SLEEP = b"SELECT pg_sleep($1::int)::text"
+NOTHING = b"LISTEN something"
 LONG = 5_000_000
 
 
@@ -35,7 +35,7 @@ async def conn(cluster: Cluster) -> AsyncIterator[ObedientConnection]:
 
 
 async def _works(conn: ObedientConnection) -> bool:
-    return await ask(conn, Statement(b"SELECT 1")) == [(b"\0\0\0\1",)]
+    return await ask(conn, b"SELECT 1") == [(b"\0\0\0\1",)]
 
 
 async def test_values(conn: ObedientConnection) -> None:
@@ -45,23 +45,23 @@ async def test_values(conn: ObedientConnection) -> None:
         assert (raw, words, number(n), its_id, nothing) == (content, "a\nü'".encode(), -(1 << 63), id.bytes, None)
     assert await ask(conn, ECHO, b"", "", 0, id, "") == [(b"", b"", bytes(8), id.bytes, b"")]
     assert await ask(conn, NOTHING) == []
-    assert await ask(conn, Statement(b"SELECT WHERE false")) == []
+    assert await ask(conn, b"SELECT WHERE false") == []
 
 
 @pytest.mark.parametrize("of", [0, 1, 3])
 async def test_arrays(conn: ObedientConnection, of: int) -> None:
     ids, contents = [uuid4() for _ in range(of)], [random.randbytes(n) for n in range(of)]
-    whole = Statement(b"SELECT array_to_string($1::uuid[], ','), array_to_string($2::bytea[], ',')")
+    whole = b"SELECT array_to_string($1::uuid[], ','), array_to_string($2::bytea[], ',')"
     ((found, raw),) = await ask(conn, whole, uuid_array(ids), bytea_array(contents))
     assert found == ",".join(map(str, ids)).encode()
     assert raw == ",".join("\\x" + content.hex() for content in contents).encode()
-    few = Statement(b"SELECT ARRAY(SELECT n::bigint - 2 FROM generate_series(1, $1::int) n)")
+    few = b"SELECT ARRAY(SELECT n::bigint - 2 FROM generate_series(1, $1::int) n)"
     ((sent,),) = await ask(conn, few, of)
     assert numbers(sent) == [n - 1 for n in range(of)]
 
 
 async def test_numbers(conn: ObedientConnection) -> None:
-    several = Statement(b"SELECT -2::smallint, 1 << 30, true, false, NULL::int")
+    several = b"SELECT -2::smallint, 1 << 30, true, false, NULL::int"
     ((small, large, yes, no, none),) = await ask(conn, several)
     assert (number(small), number(large), flag(yes), flag(no)) == (-2, 1 << 30, True, False)
     assert (maybe_number(small), maybe_number(none)) == (-2, None)
@@ -82,14 +82,14 @@ async def test_errors(conn: ObedientConnection) -> None:
     assert await ask(conn, MISSING) == []  # it has been prepared only now
 
 
-DIVIDE = Statement(b"SELECT 10 / $1::int")
-MISSING = Statement(b"SELECT FROM missing")
+DIVIDE = b"SELECT 10 / $1::int"
+MISSING = b"SELECT FROM missing"
 
 
 async def test_a_commit_that_fails(conn: ObedientConnection) -> None:
     """Behind what was returned."""
     await conn.execute(b"CREATE TEMPORARY TABLE once (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-    add = Statement(b"INSERT INTO once VALUES (1), ($1) RETURNING n")
+    add = b"INSERT INTO once VALUES (1), ($1) RETURNING n"
     assert len(await ask(conn, add, 2)) == 2
     with pytest.raises(psycopg.errors.UniqueViolation):
         await ask(conn, add, 3)
@@ -134,6 +134,6 @@ async def test_notifications(conn: ObedientConnection) -> None:
     heard: list[str] = []
     conn.add_notify_handler(lambda notification: heard.append(notification.payload))
     await conn.execute(b"LISTEN something")
-    await ask(conn, Statement(b"SELECT pg_notify('something', $1)"), "x")
+    await ask(conn, b"SELECT pg_notify('something', $1)", "x")
     assert await _works(conn)
     assert heard == ["x"]
