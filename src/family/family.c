@@ -104,7 +104,7 @@ family_key(MipFamilyKey *key, Oid dbid, const char *xid)
 {
 	memset(key, 0, sizeof(*key));
 	key->dbid = dbid;
-	strlcpy(key->xid, xid, sizeof(key->xid));
+	memcpy(key->xid, xid, strnlen(xid, sizeof(key->xid) - 1));
 }
 
 /* ---- slots ---- */
