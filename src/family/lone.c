@@ -30,7 +30,7 @@
  * PostgreSQL's deadlock detector does not know of this wait. T has no other claim, and waits
  * for nobody's transaction under it; but heap may have to wait for a lock, as on a catalog or
  * the table of out-of-line values, and its holder for T'. So T' looks for that himself,
- * every deadlock_timeout.
+ * every deadlock_timeout; and sees to lock_timeout.
  *
  * spec/Claims.tla is a model of this.
  *
@@ -43,6 +43,7 @@
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "family/current.h"
@@ -99,11 +100,31 @@ waits_for_us(int pid)
 	return list_member_int(pids, MyProcPid);
 }
 
+/*
+ * How long to sleep (ms), of a wait that began at `since`: at most what lock_timeout
+ * leaves of it.
+ */
+static long
+patience(TimestampTz since)
+{
+	long		left;
+
+	if (LockTimeout <= 0)
+		return DeadlockTimeout;
+	left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+										   TimestampTzPlusMilliseconds(since, LockTimeout));
+	if (left <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("canceling statement due to lock timeout")));
+	return Min(DeadlockTimeout, left);
+}
+
 /* In line, until woken; the first call but enters the line. */
 static void
-wait_for(int pid)
+wait_for(int pid, TimestampTz since)
 {
-	if (!ConditionVariableTimedSleep(&mip_mine.family->lone.over, DeadlockTimeout,
+	if (!ConditionVariableTimedSleep(&mip_mine.family->lone.over, patience(since),
 									 PG_WAIT_EXTENSION) || !waits_for_us(pid))
 		return;
 	ereport(ERROR,
@@ -117,15 +138,16 @@ bool
 mip_lone_claim(Oid rel, ItemPointer tid)
 {
 	int			in_use;
-	bool		waited = false;
+	TimestampTz since = 0;
 
 	Assert(mip_in_transaction() && !claimed);
 	while (!(claimed = look(rel, tid, &in_use)) && in_use)
 	{
-		wait_for(in_use);
-		waited = true;
+		if (since == 0)
+			since = GetCurrentTimestamp();
+		wait_for(in_use, since);
 	}
-	if (waited)
+	if (since != 0)
 		(void) ConditionVariableCancelSleep();
 	return claimed;
 }

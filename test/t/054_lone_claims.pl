@@ -143,6 +143,18 @@ is($err, '', 'nothing has happened to whom it waited for');
 $t->sql('ROLLBACK');
 sibling_wins('a cancelled sibling');
 
+# its patience has an end
+claimed('UPDATE r SET v = 1 WHERE id = 1');
+$u->sql("SAVEPOINT s; SET LOCAL lock_timeout = '100ms'");
+$u->refused('UPDATE r SET v = 2 WHERE id = 1', '55P03', 'who waits goes by lock_timeout');
+$u->sql("ROLLBACK TO s; RELEASE s; SET LOCAL lock_timeout = '1h'");
+sibling_waits('a sibling with patience');
+$gate->sql('SELECT pg_advisory_unlock(1)');
+($out, $err) = $t->finish;
+is($err, '', 'nothing has happened to whom it waited for');
+$t->sql('ROLLBACK');
+sibling_wins('a sibling with patience');
+
 # it waits for its sibling, which waits for it: for the sibling to see
 $u->sql('SELECT pg_advisory_lock(1)');
 claimed('UPDATE r SET v = 1 WHERE id = 1', open => 1);
