@@ -104,6 +104,26 @@ for my $name (sort keys %ends)
 	fresh_sessions();
 }
 
+# it fails there, and its client does not read of it
+{
+	my $name = 'an unread error';
+	my $client = $t->sql('\\echo `echo $PPID`');
+	claimed(q[DO $$ BEGIN EXECUTE 'UPDATE r SET v = 1 WHERE id = 1 --' || repeat('x', 3000000); END $$],
+		stop => 'wait:claimed,error:claimed');
+	sibling_waits($name);
+	kill 'STOP', $client;
+	$gate->sql('SELECT pg_advisory_unlock(1)');
+	ok($node->poll_query_until('postgres',
+			"SELECT wait_event = 'ClientWrite' FROM pg_stat_activity WHERE pid = " . $t->pid), "$name: it is being told");
+	my ($out, $err) = $u->finish;
+	is($err, '', "$name: its sibling goes on meanwhile");
+	kill 'CONT', $client;
+	($out, $err) = $t->finish;
+	like($err, qr/stopped at "claimed"/, "$name: it fails");
+	$t->sql('ROLLBACK');
+	sibling_wins($name);
+}
+
 # its savepoint is rolled back, and it comes again: beside its sibling
 for my $block (0, 1)
 {
