@@ -19,7 +19,7 @@ CONFIGURATIONS = (
     "replica_live", "requests_owners", "told_requests", "told_sweeper", "told_refusals", "everywhere", "requests",
     "definitions", "definitions_left_out", "definitions_rows", "replica_references", "replica_joins", "crossing",
     "site_sets", "replica_window", "replica_unhashed", "timeless", "family", "everywhere_one_site", "one_site",
-    "definitions_window", "requests_refusals", "requests_window",
+    "definitions_window", "requests_refusals", "requests_window", "claims", "claims_live",
 )  # fmt: skip
 LARGE = (
     "old_and_new", "four_instances", "everywhere_three", "three_sites", "five_instances", "everywhere_siblings",
@@ -129,7 +129,7 @@ def chosen(names: Sequence[str], *, large: bool) -> list[Check]:
 def _module(configuration: str) -> str:
     modules = {
         "told": "Told", "everywhere": "MCEverywhere", "replica": "MCReplica", "requests": "Requests",
-        "definitions": "Definitions",
+        "definitions": "Definitions", "claims": "Claims",
     }  # fmt: skip
     return modules.get(configuration.partition("_")[0], "MC")
 

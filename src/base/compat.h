@@ -82,6 +82,13 @@ typedef RelFileNode MipFileLocator;
 #define mip_index_insert_cleanup(index, info) ((void) 0)
 #endif
 
+/* The last leaf of a B-tree, locked for reading; invalid if it has no page yet */
+#if PG_VERSION_NUM >= 170000
+#define mip_bt_last_leaf(index) _bt_get_endpoint(index, 0, true)
+#else
+#define mip_bt_last_leaf(index) _bt_get_endpoint(index, 0, true, NULL)
+#endif
+
 #if PG_VERSION_NUM >= 170000
 #define mip_lock_held_by_me(tag, mode) LockHeldByMe(tag, mode, false)
 #else
@@ -189,7 +196,7 @@ typedef RelFileNode MipFileLocator;
 	 dlist_container(PROCLOCK, procLink, \
 					 dlist_next_node(list, (lock) ? &(lock)->procLink : &(list)->head)) : NULL)
 #else
-#define MIP_LOCKS_EMPTY(list) SHMQueueEmpty(list)
+#define MIP_LOCKS_EMPTY(list) ((list)->next == (list))
 #define MIP_NEXT_LOCK(list, lock) \
 	((PROCLOCK *) SHMQueueNext(list, (lock) ? &(lock)->procLink : (list), \
 							   offsetof(PROCLOCK, procLink)))

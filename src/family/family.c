@@ -33,6 +33,7 @@
 #include "family/family.h"
 #include "family/family_internal.h"
 #include "family/family_lock.h"
+#include "family/lone.h"
 #include "family/refusal.h"
 #include "family/sites.h"
 
@@ -104,7 +105,7 @@ family_key(MipFamilyKey *key, Oid dbid, const char *xid)
 {
 	memset(key, 0, sizeof(*key));
 	key->dbid = dbid;
-	strlcpy(key->xid, xid, sizeof(key->xid));
+	memcpy(key->xid, xid, strnlen(xid, sizeof(key->xid) - 1));
 }
 
 /* ---- slots ---- */
@@ -136,6 +137,7 @@ mip_find_family(Oid dbid, const char *xid, HASHACTION action)
 		family->joins = 0;
 		family->transitions = 1;
 		family->notes = 0;
+		mip_lone_init(&family->lone);
 	}
 	return family;
 }
@@ -176,7 +178,10 @@ drop_slot(MipInstance *inst)
 	inst->next = mip_registry->free;
 	mip_registry->free = slot;
 	if (--family->ninstances == 0)
+	{
+		Assert(family->lone.pid == 0);	/* [one-claim] */
 		hash_search(families, &family->key, HASH_REMOVE, NULL);
+	}
 }
 
 /*

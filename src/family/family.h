@@ -16,6 +16,7 @@
 #include "utils/dsa.h"
 
 #include "base/mip.h"
+#include "family/lone.h"
 
 /* Key of a family; padded with zeros, compared as bytes. */
 typedef struct MipFamilyKey
@@ -26,7 +27,7 @@ typedef struct MipFamilyKey
 
 /*
  * A family; its address stays valid while the caller has an instance in it. All
- * of it changes under the registry lock, held exclusively. Without that lock
+ * of it but `lone` changes under the registry lock, held exclusively. Without that lock
  * who has an instance in it reads
  *
  *	 - key and id, which stay;
@@ -34,8 +35,9 @@ typedef struct MipFamilyKey
  *	   stranger, which may fail him for nothing (predicate.c);
  *	 - ninstances: who meets a sibling's transaction id on a page has locked
  *	   that page after the sibling was registered and wrote it, so he finds it
- *	   counted; who wants it for anything else takes it for a hint, or holds the
- *	   family lock exclusively, so that nobody begins;
+ *	   counted; who is alone in it, under lone.lock: see lone.c; who wants it for
+ *	   anything else takes it for a hint, or holds the family lock exclusively, so
+ *	   that nobody begins;
  *	 - transitions: a hint; with the family lock held exclusively all transitions
  *	   by functions, since these are counted before the lock is given back
  *	   [counted-in-lock]. It may also count up at any other time, for what has
@@ -53,6 +55,7 @@ typedef struct MipFamily
 	volatile uint64 transitions;	/* prepares, commits and rollbacks so far,
 									 * counted from 1 */
 	volatile uint64 notes;		/* how often losers were noted in the MIPT */
+	MipLone		lone;			/* see lone.h */
 } MipFamily;
 
 /* Changes with each transition, and each note; never 0. */

@@ -6,7 +6,9 @@
  * A lock's tag has no room for an XID, and pg_locks shows it to everybody. So it
  * is a keyed hash: nobody can find an XID whose lock is that of another family,
  * and keep others from that one. A plain hash will not do, even if it is seeded:
- * there are ways to make two inputs collide under any seed.
+ * there are ways to make two inputs collide under any seed. SipHash is made for this:
+ * as long as its key is secret, the tags of all the XIDs that somebody has tried say
+ * nothing of that of another one.
  *
  * Locks that are held are remembered, so that they can be given back before an
  * error is reported: the client may not read it, and the session hangs then.
@@ -16,8 +18,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "common/cryptohash.h"
-#include "common/sha2.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/ipc.h"
@@ -29,11 +29,10 @@
 
 #include "base/compat.h"
 #include "base/mip.h"
+#include "base/siphash.h"
 #include "family/family_lock.h"
 
-#define SEED_LENGTH 32
-
-static uint8 *seed;				/* of the tags: a secret, in shared memory */
+static uint8 *secret;			/* of the tags, in shared memory: the key */
 
 /* How often what is locked exclusively has been given back, by tag: see family_lock.h. */
 #define COUNTERS 128
@@ -56,7 +55,7 @@ static List *held;				/* of HeldLock; TopMemoryContext */
 void
 mip_family_lock_shmem_request(void)
 {
-	RequestAddinShmemSpace(add_size(SEED_LENGTH, COUNTERS * sizeof(pg_atomic_uint64)));
+	RequestAddinShmemSpace(add_size(MIP_SIPHASH_KEY, COUNTERS * sizeof(pg_atomic_uint64)));
 }
 
 void
@@ -65,11 +64,11 @@ mip_family_lock_shmem_startup(void)
 	bool		found;
 
 	Assert(LWLockHeldByMeInMode(AddinShmemInitLock, LW_EXCLUSIVE));
-	seed = ShmemInitStruct("pg_mip seed", SEED_LENGTH, &found);
-	if (!found && !pg_strong_random(seed, SEED_LENGTH))
+	secret = ShmemInitStruct("pg_mip secret", MIP_SIPHASH_KEY, &found);
+	if (!found && !pg_strong_random(secret, MIP_SIPHASH_KEY))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate a random seed")));
+				 errmsg("could not generate a random key")));
 	given_back = ShmemInitStruct("pg_mip family locks given back",
 								 COUNTERS * sizeof(pg_atomic_uint64), &found);
 	for (int i = 0; !found && i < COUNTERS; i++)
@@ -78,39 +77,17 @@ mip_family_lock_shmem_startup(void)
 
 /* ---- tags ---- */
 
-/* To make one takes longer than to use it, so there is one for the session's life. */
-static pg_cryptohash_ctx *
-get_sha256(void)
-{
-	static pg_cryptohash_ctx *sha256 = NULL;
-	ResourceOwner owner = CurrentResourceOwner;
-	MemoryContext memory;
-
-	if (sha256 != NULL)
-		return sha256;
-	/* a server built without OpenSSL takes it from the current memory */
-	memory = MemoryContextSwitchTo(TopMemoryContext);
-	CurrentResourceOwner = ResourceOwnerCreate(NULL, "pg_mip SHA-256");
-	sha256 = pg_cryptohash_create(PG_SHA256);
-	CurrentResourceOwner = owner;
-	MemoryContextSwitchTo(memory);
-	return sha256;
-}
-
 static uint64
 keyed_hash(const char *xid)
 {
-	pg_cryptohash_ctx *sha256 = get_sha256();
-	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	size_t		length = strlen(xid);	/* of any: rows may come by SQL */
+	uint8	   *input = palloc(sizeof(Oid) + length);
 	uint64		hash;
 
-	if (pg_cryptohash_init(sha256) < 0 ||
-		pg_cryptohash_update(sha256, seed, SEED_LENGTH) < 0 ||
-		pg_cryptohash_update(sha256, (const uint8 *) &MyDatabaseId, sizeof(Oid)) < 0 ||
-		pg_cryptohash_update(sha256, (const uint8 *) xid, strlen(xid)) < 0 ||
-		pg_cryptohash_final(sha256, digest, sizeof(digest)) < 0)
-		elog(ERROR, "could not compute SHA-256 hash: %s", pg_cryptohash_error(sha256));
-	memcpy(&hash, digest, sizeof(hash));
+	memcpy(input, &MyDatabaseId, sizeof(Oid));
+	memcpy(input + sizeof(Oid), xid, length);
+	hash = mip_siphash(secret, input, sizeof(Oid) + length);
+	pfree(input);
 	return hash;
 }
 

@@ -124,7 +124,6 @@ mip_insert_version(Relation rel, ItemPointer base, TupleTableSlot *slot,
 	HeapTuple	toasted;
 
 	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
-	Assert(mip_is_in_xmax(rel, base));
 	if (RelationIsLogicallyLogged(rel))
 		identity = mip_logical_identity(rel, base, tuple);
 	slot->tts_tableOid = tuple->t_tableOid = RelationGetRelid(rel);

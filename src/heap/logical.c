@@ -224,7 +224,6 @@ mip_logical_delete(Relation rel, ItemPointer base, bool changing_part)
 	xl_heap_delete xlrec = {0};
 	xl_heap_header header;
 
-	Assert(mip_is_in_xmax(rel, base));
 	xlrec.xmax = GetCurrentTransactionId();
 	xlrec.offnum = ItemPointerGetOffsetNumber(base);
 	if (changing_part)

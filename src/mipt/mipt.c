@@ -102,7 +102,7 @@ mipt_lock(const char *xid, LOCKMODE mode)
 		List	   *rows;
 
 		look.writes = mip_family_writes(xid);
-		rows = mipt_rows(xid);
+		rows = mipt_rows_of_new(xid);	/* of mip.begin, most have none */
 		look.none = rows == NIL;
 		refuse_strangers(xid, with_living(xid, rows));
 		mip_stop_point("looked");

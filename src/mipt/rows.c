@@ -17,10 +17,12 @@
 #include "access/heapam.h"
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
+#include "catalog/pg_am_d.h"
 #include "executor/executor.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
@@ -68,11 +70,42 @@ entry_of_row(HeapTuple tup, TupleDesc desc, TransactionId running)
 	return entry;
 }
 
-List *
-mipt_rows(const char *xid)
+/*
+ * Does the XID sort behind all that the primary key has, of dead rows, too? Then the
+ * search for its rows would come to the same last page, and find none.
+ */
+static bool
+sorts_behind_all(Relation index, Datum xid)
 {
-	Relation	rel = open_mipt(AccessShareLock);
-	Relation	index = index_open(mipt_relid(MIPT_PKEY), AccessShareLock);
+	Buffer		buffer;
+	Page		page;
+	OffsetNumber last;
+	bool		behind = false;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || index->rd_indoption[0] != 0)
+		return false;
+	buffer = mip_bt_last_leaf(index);
+	if (!BufferIsValid(buffer))
+		return true;			/* there has never been a row */
+	page = BufferGetPage(buffer);
+	last = PageGetMaxOffsetNumber(page);
+	if (last >= P_FIRSTDATAKEY(BTPageGetOpaque(page)))
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, last));
+		bool		isnull;
+		Datum		greatest = index_getattr(tuple, 1, RelationGetDescr(index), &isnull);
+
+		behind = !isnull &&
+			DatumGetInt32(FunctionCall2Coll(index_getprocinfo(index, 1, BTORDER_PROC),
+											index->rd_indcollation[0], xid, greatest)) > 0;
+	}
+	_bt_relbuf(index, buffer);
+	return behind;
+}
+
+static List *
+find_rows(Relation rel, Relation index, Datum xid)
+{
 	SnapshotData dirty;
 	ScanKeyData key;
 	SysScanDesc scan;
@@ -80,8 +113,7 @@ mipt_rows(const char *xid)
 	List	   *rows = NIL;
 
 	InitDirtySnapshot(dirty);
-	ScanKeyInit(&key, Anum_xid, BTEqualStrategyNumber, F_TEXTEQ,
-				CStringGetTextDatum(xid));
+	ScanKeyInit(&key, Anum_xid, BTEqualStrategyNumber, F_TEXTEQ, xid);
 	scan = systable_beginscan_ordered(rel, index, &dirty, 1, &key);
 
 	/*
@@ -92,9 +124,33 @@ mipt_rows(const char *xid)
 		rows = lappend(rows, entry_of_row(tup, RelationGetDescr(rel),
 										  TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax));
 	systable_endscan_ordered(scan);
+	return rows;
+}
+
+static List *
+read_rows(const char *xid, bool may_be_last)
+{
+	Relation	rel = open_mipt(AccessShareLock);
+	Relation	index = index_open(mipt_relid(MIPT_PKEY), AccessShareLock);
+	Datum		value = CStringGetTextDatum(xid);
+	List	   *rows = may_be_last && sorts_behind_all(index, value) ? NIL :
+		find_rows(rel, index, value);
+
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	return rows;
+}
+
+List *
+mipt_rows(const char *xid)
+{
+	return read_rows(xid, false);
+}
+
+List *
+mipt_rows_of_new(const char *xid)
+{
+	return read_rows(xid, true);
 }
 
 /*

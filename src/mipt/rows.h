@@ -33,6 +33,12 @@ enum
 /* A family's rows, in progress or committed, without what is stored out of line. */
 extern List *mipt_rows(const char *xid);
 
+/*
+ * The same, with less work where there are none because the XID sorts behind all others:
+ * those with a time do, as long as nothing is newer.
+ */
+extern List *mipt_rows_of_new(const char *xid);
+
 /* Texts, sites and links of a row. The caller holds the family lock. */
 extern void mipt_load(MiptEntry *entry);
 

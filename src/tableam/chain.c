@@ -110,7 +110,7 @@ mip_lock_later_versions(Relation rel, ItemPointer tid, LockWaitPolicy policy,
 	ChainLink	link;
 	TM_Result	result = TM_Ok;
 
-	Assert(mip_is_in_xmax(rel, tid));
+	Assert(mip_is_in_xmax(rel, tid) || mip_mine.inst->doomed);
 	if (!read_link(rel, &current, &link))
 		elog(ERROR, "pg_mip: a version that was just locked is gone");
 	tmfd->ctid = link.next;

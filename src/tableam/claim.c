@@ -12,7 +12,8 @@
  * Between that look and what follows, no sibling may get in: both happen
  * under a mutex on (family, relation, TID), a heavyweight lock of its own
  * kind that only family members take and that is never held while waiting
- * for an outsider. An outsider can still slip in, so heap is told not to wait:
+ * for an outsider; who has no siblings takes another way to the same end, which
+ * costs less: lone.c. An outsider can still slip in, so heap is told not to wait:
  * it gives up, and the claim is made again. (Its update and delete cannot be
  * told so of a version that already carries locks; there the row is locked
  * first: see lock_first in tableam_write.c.) The loop of claiming until something
@@ -37,6 +38,7 @@
 #include "base/stop.h"
 #include "heap/version.h"
 #include "family/current.h"
+#include "family/lone.h"
 #include "tableam/claim.h"
 #include "tableam/queue.h"
 
@@ -172,20 +174,26 @@ lock_mutex(MipClaim *claim)
 	LOCKTAG    *tag = &claim->mutex;
 
 	Assert(!claim->held);
+	claim->lone = claim->held =
+		mip_lone_claim(RelationGetRelid(claim->rel), &claim->tid);
+	if (claim->lone)
+		return;
 	tag->locktag_field1 = mip_mine.family->id;
 	tag->locktag_field2 = RelationGetRelid(claim->rel);
 	tag->locktag_field3 = ItemPointerGetBlockNumber(&claim->tid);
 	tag->locktag_field4 = ItemPointerGetOffsetNumber(&claim->tid);
 	tag->locktag_type = LOCKTAG_USERLOCK;
 	tag->locktag_lockmethodid = DEFAULT_LOCKMETHOD;
-	(void) LockAcquire(tag, ExclusiveLock, false, false);
+	(void) LockAcquire(tag, ExclusiveLock, false, false);	/* [one-claim] */
 	claim->held = true;
 }
 
 static void
 unlock_mutex(MipClaim *claim)
 {
-	if (claim->held)
+	if (claim->held && claim->lone)
+		mip_lone_withdraw();
+	else if (claim->held)
 		LockRelease(&claim->mutex, ExclusiveLock, false);
 	claim->held = false;
 }
@@ -216,7 +224,8 @@ static bool
 wait_for_outsider(MipClaim *claim, const Users *users,
 				  LockWaitPolicy policy, XLTW_Oper oper)
 {
-	Assert(!mip_lock_held_by_me(&claim->mutex, ExclusiveLock)); /* [lock-order] */
+	Assert(!claim->held && !mip_lone_claimed());	/* [lock-order] */
+	Assert(claim->lone || !mip_lock_held_by_me(&claim->mutex, ExclusiveLock));
 	Assert(!mip_xid_is_sibling(users->outsider));	/* [siblings-never-wait] */
 	if (policy == LockWaitBlock)
 	{

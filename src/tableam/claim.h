@@ -36,7 +36,8 @@ typedef struct MipClaim
 	bool		used;			/* somebody who runs is in xmax; maybe we */
 	bool		exclusive;		/* we have locked it FOR UPDATE already */
 	LOCKTAG		mutex;
-	bool		held;			/* the mutex is */
+	bool		held;			/* the mutex is, or what stands for it */
+	bool		lone;			/* which is the claim of who is alone (lone.c) */
 	bool		queued;			/* heap's tuple lock is held */
 	LOCKMODE	queue_mode;
 } MipClaim;

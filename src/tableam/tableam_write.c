@@ -241,6 +241,8 @@ begin_overlay(const Write *w, MipClaim *claim)
 	mip_overlay_announce();
 	if (!mip_join(claim))
 		return TM_WouldBlock;
+	/* a hand-over leaves out losers, which have been doomed before */
+	Assert(mip_is_in_xmax(w->rel, w->tid) || mip_mine.inst->doomed);
 	mip_predicate_check_overlay(w->rel, w->tid);
 	return TM_Ok;
 }

@@ -25,6 +25,7 @@
 #include "family/eviction.h"
 #include "family/family.h"
 #include "family/family_lock.h"
+#include "family/lone.h"
 #include "family/sites.h"
 #include "family/telling.h"
 #include "mipt/books.h"
@@ -357,6 +358,7 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 			if (mip_in_transaction())
 			{
+				Assert(!mip_lone_claimed());
 				mip_telling_done();
 				mip_mark_prepared(mip_mine.inst, mip_mine.alone ? mip_mine.seen + mip_mine.notes : 0);
 				mip_count(MIP_COUNT_PREPARED);
@@ -377,6 +379,7 @@ xact_callback(XactEvent event, void *arg)
 
 				mip_telling_done();
 				mip_count(committed ? MIP_COUNT_ONE_PHASE : MIP_COUNT_FAILED);
+				mip_lone_withdraw();	/* [one-claim] */
 				if (mip_unregister(mip_mine.inst, committed))
 					mip_swallow_cancel();
 				mip_session_restore(committed);
@@ -410,6 +413,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mine,
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		mip_telling_done();
+		mip_lone_withdraw();
 		mip_predicate_at_abort_sub();
 		mip_overlay_at_eosubxact(false, mine, parent);
 		mip_capture_at_eosubxact(false, mine, parent);
