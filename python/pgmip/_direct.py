@@ -145,6 +145,8 @@ def _exchange(conn: Connection, queries: Sequence[Query], answers: Answers) -> P
         wire.exit_pipeline_mode()
     except psycopg.OperationalError as lost:
         answers.fail(lost)  # unless the server has said before why it ends the connection
+    if isinstance(answers.error, psycopg.errors.InvalidSqlStatementName):
+        known.clear()  # somebody has dropped what it names
 
 
 def _send(conn: Connection, queries: Sequence[Query], answers: Answers) -> list[tuple[Key | None, Prepare, bytes]]:
