@@ -386,7 +386,7 @@ class Branch:
         try:
             last = [] if self._last is None else [converted(self.conn, *self._last)]
             self._asked = True
-            with limit:
+            with limit, self._telling_of_copy():
                 *_, told = await self._together(*last, Query(sql, request, result, self._key))
         except psycopg.Error as error:
             return await self._without(error)

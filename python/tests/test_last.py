@@ -304,7 +304,7 @@ async def test_a_copy(server: Server, shop: Shop) -> None:
     """Cannot be sent so. Whoever tries is told, and not again and again."""
     app, xid = server(), new_xid()
     attempts = sell(app, bank="COPY payment (xid) FROM STDIN")
-    with pytest.raises(NothingHappened):
+    with pytest.raises(NothingHappened, match=r"needs copy\(\)"):
         await app.submit("sell", None, xid=xid)
     assert len(attempts) == 1
     shop.assert_never(xid)

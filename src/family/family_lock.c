@@ -102,7 +102,9 @@ family_tag(const char *xid)
 	if (strcmp(xid, last_xid) != 0)
 	{
 		last_hash = keyed_hash(xid);
-		strlcpy(last_xid, xid, sizeof(last_xid));
+		/* one that is cut off would be another request's */
+		if (strlcpy(last_xid, xid, sizeof(last_xid)) >= sizeof(last_xid))
+			last_xid[0] = '\0';
 	}
 	/* offsets of tuples (see claim.c) end far below 0xFFFF */
 	tag.locktag_field1 = MyDatabaseId;

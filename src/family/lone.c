@@ -30,7 +30,8 @@
  * PostgreSQL's deadlock detector does not know of this wait. T has no other claim, and waits
  * for nobody's transaction under it; but heap may have to wait for a lock, as on a catalog or
  * the table of out-of-line values, and its holder for T'. So T' looks for that himself,
- * every deadlock_timeout; and sees to lock_timeout.
+ * every deadlock_timeout, and fails (40P01), also where PostgreSQL would have let T pass
+ * somebody in a line; and he sees to lock_timeout.
  *
  * spec/Claims.tla is a model of this.
  *
@@ -120,12 +121,19 @@ patience(TimestampTz since)
 	return Min(DeadlockTimeout, left);
 }
 
-/* In line, until woken; the first call but enters the line. */
+/*
+ * In line, until woken; the first call but enters the line. `deadlocked`: whether it was
+ * one when this was looked at before. Once is not enough: processes are asked one after
+ * the other, so what is found may never have been at one time.
+ */
 static void
-wait_for(int pid, TimestampTz since)
+wait_for(int pid, TimestampTz since, bool *deadlocked)
 {
-	if (!ConditionVariableTimedSleep(&mip_mine.family->lone.over, patience(since),
-									 PG_WAIT_EXTENSION) || !waits_for_us(pid))
+	bool		before = *deadlocked;
+
+	*deadlocked = ConditionVariableTimedSleep(&mip_mine.family->lone.over, patience(since),
+											  PG_WAIT_EXTENSION) && waits_for_us(pid);
+	if (!*deadlocked || !before)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
@@ -139,13 +147,14 @@ mip_lone_claim(Oid rel, ItemPointer tid)
 {
 	int			in_use;
 	TimestampTz since = 0;
+	bool		deadlocked = false;
 
 	Assert(mip_in_transaction() && !claimed);
 	while (!(claimed = look(rel, tid, &in_use)) && in_use)
 	{
 		if (since == 0)
 			since = GetCurrentTimestamp();
-		wait_for(in_use, since);
+		wait_for(in_use, since, &deadlocked);
 	}
 	if (since != 0)
 		(void) ConditionVariableCancelSleep();

@@ -153,5 +153,31 @@ for my $case ([ $removed, 'MP007' ], [ $refused, 'MP007' ], [ 'acknowledged', 'M
 is(value($standby), value($node) + 2, 'promoted: two requests more');
 
 $standby->stop;
+# An entry that no function has made may have an XID of any length; whoever removes it has the lock of that one, and
+# afterwards not a shorter one's in its place.
+{
+	my $xid = 'y' x 128;
+	my ($mover, $other, $gate) = map { session($node, $_) } 'mover', 'other', 'gate';
+
+	mip_sql($node, "BEGIN; SELECT mip.begin('$xid', 1); SELECT FROM mip.prepare(NULL, NULL)");
+	$mover->sql("SET mip.retention_timeless = '1s'");
+	$mover->sql('SELECT * FROM mip.expire()');
+	mip_sql($node, "INSERT INTO mip.mipt (xid, xinst, owner, since, aborted, acknowledged)"
+		. " VALUES ('${xid}tail', 1, current_user::regrole, '2001-01-01', false, true)");
+	is($mover->sql('SELECT * FROM mip.expire()'), '1', 'an XID that is longer than any of ours: expired');
+	$gate->sql('SELECT pg_advisory_lock(1)');
+	$mover->sql("SET mip.debug_stop_at = 'wait:doomed'");
+	$mover->send_sql("SELECT FROM mip.commit('$xid', 1)");
+	ok($mover->waits_for("locktype = 'advisory'"), '... its beginning is being committed');
+	$other->sql('BEGIN');
+	$other->send_sql("SELECT mip.begin('$xid', 2)");
+	ok($other->waits_for("locktype = 'userlock'"), '... nobody begins meanwhile');
+	$gate->sql('SELECT pg_advisory_unlock(1)');
+	my ($out, $err) = $mover->finish;
+	is($err, '', '... which goes on');
+	$other->ends_refused('MP001', '... and is then told of');
+	$_->quit for $mover, $other, $gate;
+}
+
 $node->stop;
 done_testing();
