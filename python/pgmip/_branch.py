@@ -451,7 +451,7 @@ class Branch:
         if isinstance(error, psycopg.Error):
             self._raised.add(error)
         self._failed = self._failed or (self._statements, error)
-        self._ended |= self.conn.pgconn.transaction_status == TransactionStatus.IDLE
+        self._ended |= self.begun and self.conn.pgconn.transaction_status == TransactionStatus.IDLE
         if self._refusal is None and isinstance(error, psycopg.Error) and (is_protocol(error) or self._ended):
             self._refusal = error
 

@@ -57,7 +57,8 @@ _NO_CONTEXT = Transformer()
 
 class Query(PostgresQuery):
     """A statement of pgmip's own, as it is sent. Its parameters are `$1`, `$2` and so on: a `bytes` goes in binary
-    format, all else as text. Results come in binary format.
+    format, all else as text, in UTF-8: that is the encoding of all connections of ours, but while a handler has set
+    another one, and then only ASCII is sent. Results come in binary format.
     """
 
     __slots__ = ("prepare", "result_format")
@@ -163,8 +164,8 @@ def _send(conn: Connection, queries: Sequence[Query], answers: Answers) -> list[
                 wire.send_query_params(query.query, query.params, types, query.formats, query.result_format)
             else:
                 wire.send_query_prepared(name, query.params, query.formats, query.result_format)
-        except psycopg.OperationalError as error:  # libpq's: too many parameters, say
-            answers.fail(error)
+        except Exception as error:  # too many parameters, say; what has been sent is to be read all the same
+            answers.fail(error if isinstance(error, psycopg.Error) else psycopg.ProgrammingError(str(error)))
             break
         sent.append((known.maybe_add_to_cache(query, prepare, name), prepare, name))
     return sent

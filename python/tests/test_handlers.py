@@ -14,7 +14,7 @@ import pytest
 from shop import ORDER, PAYMENT, RIVAL, Shop
 
 import pgmip.sync
-from pgmip import App, NothingHappened, Tx, Unknown
+from pgmip import App, NothingHappened, Refuse, Refused, Tx, Unknown
 from pgmip._family import Family
 
 pytestmark = pytest.mark.integration
@@ -47,6 +47,37 @@ async def test_a_sibling_commits_before_the_last_look(
     async with app:
         assert await app.submit("buy", BUY, xid="late", attempts=1) == results[0]
     shop.assert_once("late", results[0])
+    shop.assert_clean()
+
+
+@pytest.mark.parametrize("sites", [("store",), ("store", "bank")])
+@pytest.mark.parametrize(
+    ("sql", "params"),
+    [("SELECT %s", (1, 2)), ("SELECT %s", (object(),)), ("SELECT %s", ("a\0b",)), ("SELECT %s", ("\ud800",))],
+    ids=["too many", "of no type", "NUL", "no character"],
+)
+async def test_a_first_statement_that_cannot_be_sent(
+    server: Server, shop: Shop, sites: tuple[str, ...], sql: str, params: tuple[Any, ...]
+) -> None:
+    """Nothing has been begun then; the handler may make of it what it likes."""
+    app = server()
+
+    @app.transaction(sites=sites)
+    async def refusing(tx: Tx, request: Any) -> None:
+        try:
+            await tx.store.execute(sql, params)  # type: ignore[arg-type]
+        except (psycopg.Error, UnicodeError) as error:
+            if request is not None:
+                raise Refuse(request) from error
+            raise
+
+    with pytest.raises(NothingHappened):
+        await app.submit("refusing", None)
+    xid = f"refusing {sites} {params!r}"
+    for _ in range(2):
+        with pytest.raises(Refused) as refused:
+            await app.submit("refusing", "bad input", xid=xid)
+        assert refused.value.result == "bad input"
     shop.assert_clean()
 
 
