@@ -162,12 +162,12 @@ class Attempt:
 
     async def _give_back(self, hard: bool = False) -> None:
         """All of them, also where this is cancelled."""
+        branches, self._branches = self._branches, {}
         async with contextlib.AsyncExitStack() as all_of_them:
-            for site, branch in self._branches.items():
+            for site, branch in branches.items():
                 all_of_them.push_async_callback(self._pools[site].give, branch.conn)
                 if branch.end() or hard:
                     all_of_them.push_async_callback(self._disconnect, branch)
-        self._branches = {}
 
     async def _disconnect(self, branch: Branch) -> None:
         await branch.close(self._deadline.step())

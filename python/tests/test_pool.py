@@ -107,18 +107,19 @@ async def test_prepared_statements(server: Server, shop: Shop, wanted: bool) -> 
     shop.assert_clean()
 
 
-async def test_prepared_statements_that_somebody_has_dropped(server: Server, shop: Shop) -> None:
+@pytest.mark.parametrize("sql", ["DEALLOCATE ALL", "DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$"])
+async def test_prepared_statements_that_somebody_has_dropped(server: Server, shop: Shop, sql: Any) -> None:
     """A connection without them goes, also one that commits: no request would ever be finished over it."""
     app = server(pool_size=1)
 
     @app.transaction(sites=("store", "bank"))
     async def drops(tx: Tx, request: Any) -> None:
-        tx.store.finish_with("DEALLOCATE ALL")
+        tx.store.finish_with(sql)
         await tx.bank.execute("SELECT")
 
     await app.submit("drops", None)
     for number in range(3):
-        xid = f"dropped {number}"
+        xid = f"dropped by {sql} {number}".replace("'", "")
         shop.assert_once(xid, await app.submit("buy", {"item": 1, "qty": 1}, xid=xid))
     with contextlib.suppress(psycopg.errors.InvalidSqlStatementName):
         async with app._pools["store"].finishing() as conn:
