@@ -149,11 +149,11 @@ class Attempt:
         """End open transactions and give the connections back; `hard` closes them without asking the server."""
         still_open = [site for site, branch in self._branches.items() if branch.end()]
         if hard or still_open:
-            await uninterrupted(self._end(still_open, hard))
+            await uninterrupted(self._close(still_open, hard))
         else:
             await self._give_back()
 
-    async def _end(self, still_open: Sequence[str], hard: bool) -> None:
+    async def _close(self, still_open: Sequence[str], hard: bool) -> None:
         try:
             if not hard:
                 await at_each_site(still_open, lambda site: self._branches[site].rollback(self._deadline.step()))
@@ -393,10 +393,11 @@ class Attempt:
 
     async def _vote(self, site: str, request: str | None, result: str | None) -> Vote:
         branch = self._branches[site]
-        if not self._parallel and any(not isinstance(vote, Prepared) for vote in self._votes.values()):
-            return NotPrepared(_NotTried())
-        if not self._parallel and (failure := branch.failure) is not None:  # since we have looked we may have waited
-            return NotPrepared(failure)
+        if not self._parallel:
+            if any(not isinstance(vote, Prepared) for vote in self._votes.values()):
+                return NotPrepared(_NotTried())
+            if (failure := branch.failure) is not None:  # since we have looked, other sites may have let us wait
+                return NotPrepared(failure)
         one_phase = len(self._order) == 1
         end = branch.commit_one_phase if one_phase else branch.prepare
         with self.phase.part("commit" if one_phase else "prepare", site=site) as phase:

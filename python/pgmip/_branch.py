@@ -333,7 +333,6 @@ class Branch:
         if not self._asked:
             return NotPrepared(error)
         if self._ended_by_last(error):
-            await self.conn.close()  # psycopg takes for prepared what the site has skipped
             return Lost(psycopg.ProgrammingError(_NOT_YOURS), retry=False)  # it may even have prepared
         if self._copies_still(error):
             return Lost(error, retry=False)

@@ -48,7 +48,7 @@ Value = bytes | str | int | UUID | None
 Row = tuple[bytes | None, ...]
 """As PostgreSQL's send functions have it."""
 
-_BYTEA, _UUID = 17, 2950
+_BYTEA, _TEXT, _UUID = 17, 25, 2950
 _HEAD = 20  # bytes in front of an array's elements, where it has any
 _DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QUERY)
 _COPIES = (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH)
@@ -219,9 +219,8 @@ def flag(sent: bytes | None) -> bool:
     return sent == b"\x01"
 
 
-def text_array(values: Sequence[str]) -> str:
-    """As a parameter that is sent as text."""
-    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
+def text_array(values: Sequence[str]) -> bytes:
+    return _array(_TEXT, [value.encode() for value in values])
 
 
 def uuid_array(values: Sequence[UUID]) -> bytes:

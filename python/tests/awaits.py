@@ -34,8 +34,8 @@ _HOOKS = {"await": "_pgmip_await", "with": "_pgmip_with", "for": "_pgmip_for"}
 
 _SILENT = {"AsyncExitStack", "timeout", "timeout_at"}  # they neither wait at their ends nor fail there
 _CLEANING = {
-    *("aclose", "begun_here", "close", "_close", "discard", "_end_asking", "_end", "ended", "give", "_give_back"),
-    *("putconn", "uninterrupted"),
+    *("aclose", "begun_here", "close", "_close", "discard", "_end_asking", "ended", "give", "_give_back", "putconn"),
+    "uninterrupted",
 }
 
 Moment = Literal["before", "after"]

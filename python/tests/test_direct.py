@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
@@ -11,7 +12,7 @@ import psycopg
 import pytest
 
 from pgmip._connection import ObedientConnection, cut
-from pgmip._direct import ask, bytea_array, flag, maybe_number, number, numbers, uuid_array
+from pgmip._direct import ask, bytea_array, flag, maybe_number, number, numbers, text_array, uuid_array
 from pgmip.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -55,6 +56,9 @@ async def test_arrays(conn: ObedientConnection, of: int) -> None:
     ((found, raw),) = await ask(conn, whole, uuid_array(ids), bytea_array(contents))
     assert found == ",".join(map(str, ids)).encode()
     assert raw == ",".join("\\x" + content.hex() for content in contents).encode()
+    words = ["", 'a "b", {c}\\\\', "ü", "NULL"][:of]
+    ((said,),) = await ask(conn, b"SELECT to_json($1::text[])", text_array(words))
+    assert json.loads(said or b"") == words
     few = b"SELECT ARRAY(SELECT n::bigint - 2 FROM generate_series(1, $1::int) n)"
     ((sent,),) = await ask(conn, few, of)
     assert numbers(sent) == [n - 1 for n in range(of)]

@@ -153,6 +153,7 @@ for my $case ([ $removed, 'MP007' ], [ $refused, 'MP007' ], [ 'acknowledged', 'M
 is(value($standby), value($node) + 2, 'promoted: two requests more');
 
 $standby->stop;
+
 # An entry that no function has made may have an XID of any length; whoever removes it has the lock of that one, and
 # afterwards not a shorter one's in its place.
 {
