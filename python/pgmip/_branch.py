@@ -333,6 +333,8 @@ class Branch:
         if not self._asked:
             return NotPrepared(error)
         if self._ended_by_last(error):
+            # psycopg forgets what is prepared, and tells the server only behind what it prepares next
+            await self.conn.close()
             return Lost(psycopg.ProgrammingError(_NOT_YOURS), retry=False)  # it may even have prepared
         if self._copies_still(error):
             return Lost(error, retry=False)
@@ -417,6 +419,7 @@ class Branch:
         try:
             await together(self.conn, [*before, *queries], answers)
         finally:
+            self._asked &= not answers.cut_short
             if before and len(answers.results) >= len(before):
                 beside = answers.results[len(before) - 1].get_value(0, 0)
                 if beside is not None:

@@ -21,7 +21,7 @@ from psycopg._queries import PostgresQuery
 from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from ._connection import Connection
@@ -96,6 +96,8 @@ class Answers:
     """Of those that it has carried out: the first ones, in their order."""
     error: psycopg.Error | None = None
     """Why not all of them: of the first that failed."""
+    cut_short: bool = False
+    """Whether the last one has not been sent, because one before it could not be."""
 
     def fail(self, error: psycopg.Error) -> None:
         self.error = self.error or error
@@ -164,8 +166,11 @@ def _send(conn: Connection, queries: Sequence[Query], answers: Answers) -> list[
                 wire.send_query_params(query.query, query.params, types, query.formats, query.result_format)
             else:
                 wire.send_query_prepared(name, query.params, query.formats, query.result_format)
-        except Exception as error:  # too many parameters, say; what has been sent is to be read all the same
-            answers.fail(error if isinstance(error, psycopg.Error) else psycopg.ProgrammingError(str(error)))
+        except Exception as error:  # what has been sent is to be read all the same
+            # Too many parameters, say: libpq's error would be that of a connection, after which one tries again.
+            stands = wire.status == ConnStatus.OK
+            answers.fail(psycopg.ProgrammingError(str(error)) if stands else psycopg.OperationalError(str(error)))
+            answers.cut_short = query is not queries[-1]
             break
         sent.append((known.maybe_add_to_cache(query, prepare, name), prepare, name))
     return sent

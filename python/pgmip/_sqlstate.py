@@ -44,7 +44,7 @@ _RETRYABLE = frozenset(
         SUPERSEDED,  # by a higher instance
         DUPLICATE,  # instance id already used
         DOOMED,  # ended so that a sibling could be committed, or given up
-        "26000",  # somebody has dropped our prepared statements; the connection goes, too
+        "26000",  # somebody has dropped our prepared statements, which are forgotten
         "40001",  # serialization failure
         "40P01",  # deadlock
         "55006",  # somebody else writes to the family's MIPT entries

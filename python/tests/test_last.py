@@ -311,6 +311,24 @@ async def test_a_copy(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_too_many_parameters(server: Server, shop: Shop, parallel: bool) -> None:
+    """Nothing is sent behind them, and another time it would be the same."""
+    app, xid = server(parallel=parallel), new_xid()
+    many = f"SELECT {', '.join(['%s'] * 65536)}"
+    attempts: list[int] = []
+
+    @app.transaction(sites=("store", "bank"))
+    async def lists(tx: Tx, request: Any) -> None:
+        attempts.append(tx.xinst)
+        tx.bank.finish_with(many, range(65536))  # type: ignore[arg-type]
+
+    with pytest.raises(NothingHappened, match="number of parameters"):
+        await app.submit("lists", None, xid=xid)
+    assert len(attempts) == 1
+    shop.assert_clean()
+
+
 async def test_both_wait_until_the_deadline(server: Server, shop: Shop, holder: Session) -> None:
     app = server()
 
