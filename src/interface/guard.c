@@ -30,8 +30,8 @@
 #include "family/current.h"
 #include "family/eviction.h"
 #include "family/family_lock.h"
-#include "family/lone.h"
 #include "replication/refusals.h"
+#include "tableam/claim.h"
 #include "tableam/index_only.h"
 #include "tableam/lost_reads.h"
 #include "tableam/pivot.h"
@@ -149,7 +149,7 @@ leave_by_error(int levels, MemoryContext context)
 	mip_statement.depth -= levels;
 	mip_lost_reads_note();
 	/* nobody waits for a client that does not read of it */
-	mip_lone_withdraw();
+	mip_claim_let_go();
 	mip_family_unlock_all();
 	if (mip_statement.depth == 0 && mip_in_transaction() && GetCurrentTransactionNestLevel() > 1)
 		mip_mine.inst->running = false;

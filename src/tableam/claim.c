@@ -32,6 +32,7 @@
 #include "storage/procarray.h"
 #include "utils/datum.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 
 #include "base/compat.h"
 #include "base/stats.h"
@@ -168,33 +169,47 @@ classify(const MipHeader *header, LockTupleMode mode, Users *users)
 
 /* ---- claims ---- */
 
+/* The mutex that this backend has, if any; there is room for one. No owner: none. */
+static LOCKTAG mutex;
+static ResourceOwner mutex_owner;
+
 static void
 lock_mutex(MipClaim *claim)
 {
-	LOCKTAG    *tag = &claim->mutex;
-
-	Assert(!claim->held);
-	claim->lone = claim->held =
-		mip_lone_claim(RelationGetRelid(claim->rel), &claim->tid);
-	if (claim->lone)
+	Assert(!claim->held && mutex_owner == NULL);
+	claim->held = mip_lone_claim(RelationGetRelid(claim->rel), &claim->tid);
+	if (claim->held)
 		return;
-	tag->locktag_field1 = mip_mine.family->id;
-	tag->locktag_field2 = RelationGetRelid(claim->rel);
-	tag->locktag_field3 = ItemPointerGetBlockNumber(&claim->tid);
-	tag->locktag_field4 = ItemPointerGetOffsetNumber(&claim->tid);
-	tag->locktag_type = LOCKTAG_USERLOCK;
-	tag->locktag_lockmethodid = DEFAULT_LOCKMETHOD;
-	(void) LockAcquire(tag, ExclusiveLock, false, false);	/* [one-claim] */
+	mutex.locktag_field1 = mip_mine.family->id;
+	mutex.locktag_field2 = RelationGetRelid(claim->rel);
+	mutex.locktag_field3 = ItemPointerGetBlockNumber(&claim->tid);
+	mutex.locktag_field4 = ItemPointerGetOffsetNumber(&claim->tid);
+	mutex.locktag_type = LOCKTAG_USERLOCK;
+	mutex.locktag_lockmethodid = DEFAULT_LOCKMETHOD;
+	(void) LockAcquire(&mutex, ExclusiveLock, false, false);	/* [one-claim] */
+	mutex_owner = CurrentResourceOwner;
 	claim->held = true;
+}
+
+void
+mip_claim_let_go(void)
+{
+	ResourceOwner current = CurrentResourceOwner;
+
+	mip_lone_withdraw();
+	if (mutex_owner == NULL)
+		return;
+	CurrentResourceOwner = mutex_owner;
+	mutex_owner = NULL;
+	LockRelease(&mutex, ExclusiveLock, false);
+	CurrentResourceOwner = current;
 }
 
 static void
 unlock_mutex(MipClaim *claim)
 {
-	if (claim->held && claim->lone)
-		mip_lone_withdraw();
-	else if (claim->held)
-		LockRelease(&claim->mutex, ExclusiveLock, false);
+	if (claim->held)
+		mip_claim_let_go();
 	claim->held = false;
 }
 
@@ -224,8 +239,7 @@ static bool
 wait_for_outsider(MipClaim *claim, const Users *users,
 				  LockWaitPolicy policy, XLTW_Oper oper)
 {
-	Assert(!claim->held && !mip_lone_claimed());	/* [lock-order] */
-	Assert(claim->lone || !mip_lock_held_by_me(&claim->mutex, ExclusiveLock));
+	Assert(!claim->held && !mip_lone_claimed() && mutex_owner == NULL); /* [lock-order] */
 	Assert(!mip_xid_is_sibling(users->outsider));	/* [siblings-never-wait] */
 	if (policy == LockWaitBlock)
 	{

@@ -35,9 +35,8 @@ typedef struct MipClaim
 	MipVerdict	verdict;
 	bool		used;			/* somebody who runs is in xmax; maybe we */
 	bool		exclusive;		/* we have locked it FOR UPDATE already */
-	LOCKTAG		mutex;
-	bool		held;			/* the mutex is, or what stands for it */
-	bool		lone;			/* which is the claim of who is alone (lone.c) */
+	bool		held;			/* the mutex is, or the claim of who is alone
+								 * (lone.c) */
 	bool		queued;			/* heap's tuple lock is held */
 	LOCKMODE	queue_mode;
 } MipClaim;
@@ -53,6 +52,12 @@ extern bool mip_claim(MipClaim *claim, Relation rel, ItemPointer tid,
 
 /* May be called again. */
 extern void mip_release(MipClaim *claim);
+
+/*
+ * No sibling is kept from a version any more: of whoever has failed there, before his
+ * client is told of it, and in the end. May be called when there is no claim.
+ */
+extern void mip_claim_let_go(void);
 
 /*
  * Adds this transaction to the version's lockers (a lock-only multixact

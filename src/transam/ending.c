@@ -35,6 +35,7 @@
 #include "mipt/rows.h"
 #include "mipt/rules.h"
 #include "tableam/capture.h"
+#include "tableam/claim.h"
 #include "tableam/follow.h"
 #include "tableam/handover.h"
 #include "tableam/lost_reads.h"
@@ -379,7 +380,7 @@ xact_callback(XactEvent event, void *arg)
 
 				mip_telling_done();
 				mip_count(committed ? MIP_COUNT_ONE_PHASE : MIP_COUNT_FAILED);
-				mip_lone_withdraw();	/* [one-claim] */
+				mip_claim_let_go(); /* [one-claim] */
 				if (mip_unregister(mip_mine.inst, committed))
 					mip_swallow_cancel();
 				mip_session_restore(committed);
@@ -413,7 +414,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mine,
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		mip_telling_done();
-		mip_lone_withdraw();
+		mip_claim_let_go();
 		mip_predicate_at_abort_sub();
 		mip_overlay_at_eosubxact(false, mine, parent);
 		mip_capture_at_eosubxact(false, mine, parent);

@@ -20,7 +20,7 @@ sub fresh_sessions
 	return;
 }
 
-# The first one, alone, is held when it has claimed row 1; then its sibling begins.
+# The first one, alone, is held when it has claimed row 1; then its sibling begins. Or it has begun before: beside it.
 sub claimed
 {
 	my ($statement, %how) = @_;
@@ -30,12 +30,13 @@ sub claimed
 	$gate->sql('SELECT pg_advisory_lock(1)') unless $how{open};
 	$t->sql("BEGIN; SELECT mip.begin('x$xid', 1); UPDATE r SET v = 1 WHERE id = 3");
 	$t->sql('SAVEPOINT s') if $how{savepoint};
+	$u->sql("BEGIN; SELECT mip.begin('x$xid', 2)") if $how{beside};
 	$t->sql("SET mip.debug_stop_at = '" . ($how{stop} // 'wait:claimed') . "'");
 	$t->send_sql($statement);
 	$t->waits_for("locktype = 'advisory'") or die 'nothing is claimed';
 	is(mip_sql($node, "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND pid = " . $t->pid),
-		'0', "$statement: without a lock");
-	$u->sql("BEGIN; SELECT mip.begin('x$xid', 2)");
+		$how{beside} ? '1' : '0', substr($statement, 0, 60) . ($how{beside} ? ': with the lock' : ': without a lock'));
+	$u->sql("BEGIN; SELECT mip.begin('x$xid', 2)") unless $how{beside};
 	return;
 }
 
@@ -49,10 +50,10 @@ sub waits_for_claim
 # The other rows are free; at row 1 the sibling waits.
 sub sibling_waits
 {
-	my ($name) = @_;
+	my ($name, $beside) = @_;
 	$u->sql('UPDATE r SET v = 2 WHERE id IN (2, 3)');
 	$u->send_sql('UPDATE r SET v = 2 WHERE id = 1');
-	ok(waits_for_claim($u), "$name: its sibling waits at that row, and not at others");
+	ok($beside ? $u->waits_for("locktype = 'userlock'") : waits_for_claim($u), "$name: its sibling waits at that row, and not at others");
 	return;
 }
 
@@ -105,12 +106,13 @@ for my $name (sort keys %ends)
 }
 
 # it fails there, and its client does not read of it
+for my $beside (0, 1)
 {
-	my $name = 'an unread error';
+	my $name = 'an unread error' . ($beside ? ' beside a sibling' : '');
 	my $client = $t->sql('\\echo `echo $PPID`');
 	claimed(q[DO $$ BEGIN EXECUTE 'UPDATE r SET v = 1 WHERE id = 1 --' || repeat('x', 3000000); END $$],
-		stop => 'wait:claimed,error:claimed');
-	sibling_waits($name);
+		stop => 'wait:claimed,error:claimed', beside => $beside);
+	sibling_waits($name, $beside);
 	kill 'STOP', $client;
 	$gate->sql('SELECT pg_advisory_unlock(1)');
 	ok($node->poll_query_until('postgres',
@@ -120,7 +122,7 @@ for my $name (sort keys %ends)
 	kill 'CONT', $client;
 	($out, $err) = $t->finish;
 	like($err, qr/stopped at "claimed"/, "$name: it fails");
-	$t->sql('ROLLBACK');
+	$t->sql('ROLLBACK; RESET mip.debug_stop_at');
 	sibling_wins($name);
 }
 
