@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import secrets
+import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -105,6 +106,7 @@ class Branch:
         self.begun = False
         """Whether the site has been told of the instance, or is being told."""
         self._returned = False
+        self._returning = threading.Lock()
         self._over = False
         self._ended = False  # by a statement of the handler
         self._savepoints = 0
@@ -231,9 +233,11 @@ class Branch:
                 self._copying = self.conn.lock.locked()  # where it has not been ended
 
     def finish_with(self, sql: Statement, params: Params | None) -> None:
-        """Keep the handler's last statement, to be run together with the one that prepares."""
-        self._check_open()
-        self._last = sql, copy.copy(params)
+        """Keep the handler's last statement, to be run together with the one that prepares. From any thread."""
+        last = sql, copy.copy(params)
+        with self._returning:
+            self._check_open()
+            self._last = last
 
     def has_raised(self, error: BaseException) -> bool:
         """Whether this very error came from a statement here, also from one that a savepoint has undone."""
@@ -241,7 +245,8 @@ class Branch:
 
     def handler_returned(self) -> None:
         """Take no more statements of the handler's; what it has left behind is too late."""
-        self._returned = True
+        with self._returning:
+            self._returned = True
 
     @contextlib.asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:

@@ -74,7 +74,8 @@ class Site:
 
     def finish_with(self, sql: Statement, params: Params | None = None) -> None:
         """Give the handler's last statement here, to be run in one round trip with what ends the transaction."""
-        self._tx._call(_finish_with, self._site, sql, params)
+        self._tx._check_open()
+        self._site.finish_with(sql, params)
 
     @contextlib.contextmanager
     def copy(self, sql: Statement, params: Params | None = None) -> Iterator[Copy]:
@@ -151,21 +152,21 @@ class Tx(SitesByName[Site]):
         self._call(manager.__aexit__, None, None, None)
 
     async def _do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        if self._over:
-            raise RuntimeError("the transaction is over")
-        task = asyncio.create_task(work())
+        self._check_open()
+        task = asyncio.current_task()
+        assert task is not None
         self._running.add(task)
         try:
-            await asyncio.wait({task})
-        except BaseException:
-            task.cancel()
-            await ended((task,))
+            return await work()
+        except asyncio.CancelledError:
+            self._check_open()
             raise
         finally:
             self._running.discard(task)
-        if task.cancelled():
+
+    def _check_open(self) -> None:
+        if self._over:
             raise RuntimeError("the transaction is over")
-        return task.result()
 
     async def _end(self) -> None:
         """Cancel the statements that run, and refuse others."""
@@ -337,7 +338,3 @@ def _contained(handler: Handler, tx: Tx, request: Any) -> Any:
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise
         raise RuntimeError(f"the handler raised {type(error).__name__}") from error
-
-
-async def _finish_with(site: _app.Site, sql: Statement, params: Params | None) -> None:
-    site.finish_with(sql, params)

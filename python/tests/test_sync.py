@@ -18,10 +18,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from shop import PRICE, Shop
+from shop import ORDER, PRICE, Shop
 
 import pgmip
 from pgmip import Cancelled, Expired, KeyReused, NothingHappened, Resolution, Step, Unknown
+from pgmip._branch import Branch
 from pgmip._portal import Closed, Portal
 from pgmip.sync import App, Tx
 from pgmip.xinst import new_xid
@@ -156,6 +157,41 @@ def test_the_deadline_does_not_wait_for_a_handler(server: Server, shop: Shop) ->
     release.set()
     assert ended.wait(PATIENCE)
     assert [str(error) for error in raised] == ["the transaction is over"]
+    shop.assert_clean()
+
+
+def test_a_last_statement_that_comes_late(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread that the handler leaves behind: what has been taken is done, all else is refused."""
+    app = server()
+    check, told = Branch._check_open, list[str]()
+
+    def check_slowly(branch: Branch) -> None:
+        check(branch)
+        time.sleep(0.005)
+
+    monkeypatch.setattr(Branch, "_check_open", check_slowly)
+
+    @app.transaction(sites=("store", "bank"))
+    def leaves_a_thread(tx: Tx, pause: float) -> None:
+        def finish() -> None:
+            time.sleep(pause)
+            try:
+                tx.store.finish_with(ORDER, (tx.xid, tx.xinst))
+                told.append("taken")
+            except RuntimeError as error:
+                told.append(str(error))
+
+        threads.append(threading.Thread(target=finish))
+        threads[-1].start()
+        time.sleep(0.005)
+
+    threads: list[threading.Thread] = []
+    for number in range(40):
+        app.submit("leaves_a_thread", number * 0.0003)
+        threads[-1].join(PATIENCE)
+    assert set(told) <= {"taken", "the transaction is over", "the transaction at site 'store' is over"}
+    assert len(told) == 40
+    assert shop.sql("store", "SELECT count(*) FROM orders") == [(told.count("taken"),)]
     shop.assert_clean()
 
 
