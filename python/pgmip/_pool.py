@@ -35,7 +35,8 @@ _FOR_EVER = 1e6
 class PoolSettings:
     """How many transactions may run at a site at a time, and how many connections are kept for them.
 
-    `max_idle`: seconds after which connections that were not needed are closed, down to `min_size`.
+    `max_idle`: seconds after which connections that were not needed are closed, down to `min_size`; of those for what
+    finishes instances as many are kept, as far as there are so many.
     `prepared_statements`: whether statements are prepared, to be planned and sent only once per connection.
     """
 
@@ -74,7 +75,8 @@ class Pool:
         self._made = weakref.WeakSet[PooledConnection]()
         self._transactions = self._connections("transactions", settings.min_size, settings.max_size, settings.max_idle)
         self._in_doubt = self._connections("in doubt", 0, _IN_DOUBT, settings.max_idle)
-        self._finishing = self._connections("finishing", 0, _FINISHING, settings.max_idle)
+        ready = min(settings.min_size, _FINISHING)  # many may have to be finished at once, when another server has died
+        self._finishing = self._connections("finishing", ready, _FINISHING, settings.max_idle)
 
     async def check_up(self) -> None:
         """Raise SiteDown where a transaction could not have a connection for now."""
@@ -92,6 +94,7 @@ class Pool:
         """Begin to connect, where connections are to be kept. What is not open yet opens when it is used."""
         self._home.check()
         await self._transactions.open()
+        await self._finishing.open()
 
     async def take(self, patience: float) -> PooledConnection | None:
         """Wait for one's turn to run a transaction. A connection outside any, to be handed to `give`; None where it

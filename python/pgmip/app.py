@@ -107,7 +107,7 @@ class App:
 
         `pool_size`: how many transactions may run at a site at a time, each over a connection of its own; a few more
         connections are for what finishes transactions. Connections above `pool_min_size` are closed when they have
-        not been needed for `pool_max_idle` seconds.
+        not been needed for `pool_max_idle` seconds; of those that finish transactions as many are kept, up to four.
 
         `prepared_statements=False` is for poolers that give a session to others between transactions but do not keep
         track of prepared statements (PgBouncer before 1.21, or with `max_prepared_statements = 0`): with them one

@@ -18,6 +18,7 @@ class Relay(ABC):
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -28,11 +29,15 @@ class Relay(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.close()
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        if self._closed:  # it was in the queue
+            to_client.transport.abort()
+            return
         task = asyncio.create_task(self._relay(from_client, to_client))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

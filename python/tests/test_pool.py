@@ -165,12 +165,15 @@ async def test_what_finishes_needs_no_turn(server: Server, shop: Shop) -> None:
     shop.assert_clean()
 
 
-async def test_connections_are_kept_and_given_up(server: Server, shop: Shop, proxies: dict[str, Proxy]) -> None:
-    app = behind(server, shop, proxies, pool_size=6, pool_min_size=2, pool_max_idle=0.1)
+@pytest.mark.parametrize(("size", "finishing"), [(2, 2), (6, 4)])
+async def test_connections_are_kept_and_given_up(
+    server: Server, shop: Shop, proxies: dict[str, Proxy], size: int, finishing: int
+) -> None:
+    app = behind(server, shop, proxies, pool_size=6, pool_min_size=size, pool_max_idle=0.1)
     async with app:
-        await until(lambda: connections(shop) == 2)
+        await until(lambda: connections(shop) == size + finishing)
         await asyncio.gather(*(app.submit("buy", BUY) for _ in range(12)))
-        await until(lambda: connections(shop) == 2)
+        await until(lambda: connections(shop) == size + finishing)
         await app.submit("buy", BUY)
     await until(lambda: connections(shop) == 0)
     shop.assert_clean()
@@ -200,7 +203,7 @@ async def test_a_retry_is_no_warning_of_the_pool(
 async def test_connections_that_the_server_has_ended(server: Server, shop: Shop, proxies: dict[str, Proxy]) -> None:
     app = await behind(server, shop, proxies, pool_size=8, pool_min_size=8).__aenter__()
     for site in SCHEMA:
-        await until(lambda site=site: connections(shop, site) == 8)
+        await until(lambda site=site: connections(shop, site) == 8 + 4)  # those that finish, too
         sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'behind'"
         assert shop.sql(site, sql)
         await until(lambda site=site: connections(shop, site) == 0)
