@@ -4,7 +4,8 @@ that is a variable.)
     python -m bench.extended LOAD
 
 One process with as many connections as are wanted, each in pipeline mode, and one loop that waits for all of them. A
-message is its statements and a sync. What can be prepared is, before the clock starts. LOAD is a `Load` as JSON; prints
+message is its statements and a sync. Before the clock starts, what can be prepared is, and each connection does one
+transaction: the first one pays for what a session has to look up. LOAD is a `Load` as JSON; prints
 a `Done`. Whatever the server refuses ends it, with that error.
 """
 
@@ -15,7 +16,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -50,6 +51,8 @@ class Load:
 class Done:
     transactions: int
     seconds: float
+    before: int = 0
+    """transactions before the clock started"""
 
 
 def run_apart(load: Load) -> Done:
@@ -66,11 +69,11 @@ def run(load: Load) -> Done:
         conns = [stack.enter_context(psycopg.connect(load.conninfo, autocommit=True)) for _ in range(load.clients)]
         for conn in conns:
             _get_ready(conn, load)
+        sessions = {conn.fileno(): Session(conn.pgconn, load) for conn in conns}
+        before = _drive(sessions, until=0)
         start = time.monotonic()
-        sessions = {conn.fileno(): Session(conn.pgconn, load, start + load.seconds) for conn in conns}
-        _drive(sessions)
-        seconds = time.monotonic() - start
-    return Done(sum(session.transactions for session in sessions.values()), seconds)
+        transactions = _drive(sessions, until=start + load.seconds)
+        return Done(transactions, time.monotonic() - start, before)
 
 
 def _get_ready(conn: psycopg.Connection[Any], load: Load) -> None:
@@ -82,40 +85,44 @@ def _get_ready(conn: psycopg.Connection[Any], load: Load) -> None:
     conn.pgconn.enter_pipeline_mode()
 
 
-def _drive(sessions: dict[int, Session]) -> None:
-    """Until all are over."""
-    steps = {fd: session.steps() for fd, session in sessions.items()}
+def _drive(sessions: dict[int, Session], until: float) -> int:
+    """How many transactions they do until then, each at least one; what has begun is ended."""
+    done = 0
+    steps = {fd: session.steps(until) for fd, session in sessions.items()}
     with select.epoll() as poll:
         for fd, session in steps.items():
             poll.register(fd, select.EPOLLIN)
             next(session)
         while steps:
             for fd, _event in poll.poll():
-                if next(steps[fd], True):
+                try:
+                    next(steps[fd])
+                except StopIteration as end:
+                    done += end.value
                     poll.unregister(fd)
                     del steps[fd]
+    return done
 
 
 class Session:
-    """What one connection does: one transaction after another, until the time is over."""
+    """What one connection does: one transaction after another."""
 
-    def __init__(self, conn: PGconn, load: Load, until: float) -> None:
-        self.transactions = 0
-        self._conn, self._scale, self._until = conn, load.scale, until
+    def __init__(self, conn: PGconn, load: Load) -> None:
+        self._conn, self._scale = conn, load.scale
         self._messages = [[_sent(one) for one in message] for message in messages(load.case, load.state)]
 
-    def steps(self) -> Iterator[None]:
-        """To be gone on with whenever the connection has something to read."""
-        while True:
+    def steps(self, until: float) -> Generator[None, None, int]:
+        """To be gone on with whenever the connection has something to read. Returns how many transactions it did."""
+        done = 0
+        while done == 0 or time.monotonic() < until:
             values = {name: str(value).encode() for name, value in draw(self._scale).items()}
             for message in self._messages:
                 self._send(message, values)
                 yield
                 while not self._read():
                     yield
-            self.transactions += 1
-            if time.monotonic() >= self._until:
-                return
+            done += 1
+        return done
 
     def _send(self, message: list[Sent], values: dict[str, bytes]) -> None:
         """Into an empty socket, since all before it is answered: so it takes all at once."""
