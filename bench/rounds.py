@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import matplotlib
 
@@ -54,8 +54,9 @@ def load(cluster: Cluster, scale: int) -> None:
         pgbench(cluster, method, "-i", "-q", "-s", str(scale))
 
 
-def pgbench(cluster: Cluster, dbname: str, *options: str) -> str:
-    command = [str(find_bindir() / "pgbench"), *options, cluster.conninfo(dbname)]
+def pgbench(cluster: Cluster, dbname: str, *options: str, **parameters: Any) -> str:
+    """What it printed. `parameters` are libpq's."""
+    command = [str(find_bindir() / "pgbench"), *options, cluster.conninfo(dbname, **parameters)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0 or "aborted" in done.stderr:
         sys.exit(f"pgbench failed:\n{done.stdout}{done.stderr}")

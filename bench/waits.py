@@ -1,6 +1,6 @@
 """Where the time of a transaction goes: what its sessions wait for, sampled while the cases of bench/commit.py run.
 
-    python -m bench.waits [--rounds N] [--seconds N] [--clients N] [--out FOLDER]
+    python -m bench.waits [--protocol NAME] [--rounds N] [--seconds N] [--clients N] [--out FOLDER]
 
 The sessions' states are looked at some hundred times a second. "running" means on the processor, or waiting for one.
 Writes waits.md, waits.csv and waits.png.
@@ -23,14 +23,15 @@ import psycopg
 from matplotlib import pyplot as plt
 from pgmip.testing import Cluster
 
-from .commit import CASES, Bench, Cell, bench_cluster, dbname
+from .cases import CASES
+from .commit import APPLICATION, PROTOCOLS, Bench, Cell, bench_cluster, dbname
 from .rounds import interleaved, machine
 
 STATE = "600"
 PAUSE = 0.005
-SAMPLE = """
+SAMPLE = f"""
     SELECT coalesce(wait_event_type || ':' || wait_event, 'running'), count(*) FROM pg_stat_activity
-    WHERE datname = %s AND application_name = 'pgbench' AND pid <> pg_backend_pid() GROUP BY 1
+    WHERE datname = %s AND application_name = '{APPLICATION}' GROUP BY 1
 """
 # What is told apart; the first that fits.
 KINDS = {
@@ -106,12 +107,13 @@ def plot(results: dict[Cell, dict[str, list[Shares]]], file: Path) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="extended")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = parser.parse_args()
-    args.scales, args.states = (1, 100), [STATE]
+    args.protocols, args.scales, args.states = (args.protocol,), (1, 100), (STATE,)
     args.out.mkdir(parents=True, exist_ok=True)
     return args
 
@@ -126,15 +128,16 @@ def main() -> None:
             bench.restart(flush)
             for number in range(args.rounds):
                 for scale in args.scales:
-                    cell = Cell(flush, scale, STATE, args.clients)
+                    cell = Cell(args.protocol, flush, scale, STATE, args.clients)
                     cases = results.setdefault(cell, {case: [] for case in CASES})
                     for case in interleaved(CASES, number):
                         cases[case].append(measure(bench, case, cell))
                 print(f"flush {flush}: round {number + 1} of {args.rounds}", flush=True)
         bench.check()
         what = (
-            f"{args.clients} clients, {args.rounds} interleaved rounds of {args.seconds} s a case; {machine()}. "
-            "Milliseconds a transaction, medians of rounds; the cases are those of [commit](commit.md)."
+            f"{PROTOCOLS[args.protocol]}. {args.clients} clients, {args.rounds} interleaved rounds of "
+            f"{args.seconds} s a case; {machine()}. Milliseconds a transaction, medians of rounds; the cases are those "
+            "of [commit](commit.md)."
         )
     write(args.out, what, results)
 
@@ -142,11 +145,12 @@ def main() -> None:
 def write(out: Path, what: str, results: dict[Cell, dict[str, list[Shares]]]) -> None:
     with (out / "waits.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["flush", "scale", "case", "round", *KINDS, "in all"])
+        writer.writerow(["protocol", "flush", "scale", "case", "round", *KINDS, "in all"])
         for cell, cases in results.items():
             for case, found in cases.items():
                 for number, one in enumerate(found, 1):
-                    writer.writerow([cell.flush, cell.scale, case, number, *(f"{one[name]:.4f}" for name in one)])
+                    row = [cell.protocol, cell.flush, cell.scale, case, number]
+                    writer.writerow([*row, *(f"{one[name]:.4f}" for name in one)])
     parts = ["# What a transaction waits for", what, "\n".join(table(results)), "![waits](waits.png)"]
     (out / "waits.md").write_text("\n\n".join(parts) + "\n")
     plot(results, out / "waits.png")
