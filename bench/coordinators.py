@@ -131,6 +131,7 @@ class Bench:
         doomed.go()
         healthy.go()
         time.sleep(BEFORE)
+        doomed.journal()  # so that little is left to be read when it is dead
         (now,) = self.places.clusters["left"].run_sql("SELECT clock_timestamp()")[0]
         died = time.monotonic_ns()
         doomed.kill()

@@ -176,13 +176,10 @@ class Rows:
         self._thread.join()
 
     def _look(self, conninfo: str) -> None:
+        lockable = b"SELECT a_id FROM account WHERE a_id = ANY(%s) FOR UPDATE SKIP LOCKED"
         with psycopg.connect(conninfo, autocommit=True) as conn:
             while self.remaining and not self._over:
-                for account in list(self.remaining):
-                    try:
-                        conn.execute(b"SELECT FROM account WHERE a_id = %s FOR UPDATE NOWAIT", (account,))
-                    except psycopg.errors.LockNotAvailable:
-                        continue
+                for (account,) in conn.execute(lockable, (list(self.remaining),)).fetchall():
                     self.free[account] = (time.monotonic_ns() - self._died) / 1e9
                     self.remaining.discard(account)
                 time.sleep(POLL)

@@ -22,17 +22,12 @@ class Journal:
     begun: dict[str, tuple[int, int]] = field(default_factory=dict)
     ended: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, path: Path) -> Journal:
-        made = cls()
-        lines = path.read_text().splitlines() if path.exists() else []
-        for line in lines:
-            kind, key, *rest = line.split(" ")
-            if kind == "b":
-                made.begun[key] = (int(rest[0]), int(rest[1]))
-            elif kind == "e" and len(rest) == 2:
-                made.ended[key] = (int(rest[0]), int(rest[1]))
-        return made
+    def take(self, line: str) -> None:
+        kind, key, *rest = line.split(" ")
+        if kind == "b":
+            self.begun[key] = (int(rest[0]), int(rest[1]))
+        elif kind == "e" and len(rest) == 2:
+            self.ended[key] = (int(rest[0]), int(rest[1]))
 
     @property
     def under_way(self) -> dict[str, tuple[int, int]]:
@@ -46,8 +41,9 @@ class Node:
         self, places: Places, folder: Path, classpath: str, contender: str, name: str, sessions: int, journal: str,
         *, ports: Sequence[int] | None = None, requests: Path | None = None,
     ) -> None:  # fmt: skip
+        self._journal, self._read = Journal(), 0
         self.journal_path = folder / journal
-        self.journal_path.unlink(missing_ok=True)
+        self.journal_path.write_text("")
         self.log = (folder / f"{journal}.log").open("w")
         program = [sys.executable, "-m", "bench.nodes.node"]
         if contender not in PYTHON:
@@ -93,4 +89,10 @@ class Node:
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def journal(self) -> Journal:
-        return Journal.read(self.journal_path)
+        """As it is now. What has been read once is not read again."""
+        with self.journal_path.open() as file:
+            file.seek(self._read)
+            for line in file.readlines():
+                self._journal.take(line)
+            self._read = file.tell()
+        return self._journal
