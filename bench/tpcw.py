@@ -41,9 +41,9 @@ Values are medians of the rounds, with least and most; ratios are taken round by
 |---|---|
 | COMMIT | stock PostgreSQL, one phase, heap tables |
 | 2PC | stock PostgreSQL, `PREPARE TRANSACTION` and `COMMIT PREPARED`, heap tables |
-| MIP | `mip.begin`, `mip.prepare`, `mip.commit`; mip tables; request and result are kept |
+| MIP | `mip.begin`, `mip.prepare_beside`, `mip.commit_beside`; mip tables; request and result are kept |
 | MIP unflushed | the same with `mip.synchronous_commit_prepared = off`: no flush for the second phase |
-| MIP one-phase | `mip.begin`, `mip.commit_one_phase` |"""
+| MIP one-phase | `mip.begin`, `mip.commit_one_phase_beside` |"""
 
 REPORT = {
     "tuples": Part(tuples.tell, None, """## Table 1: the size of a tuple

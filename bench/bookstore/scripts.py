@@ -19,7 +19,7 @@ __all__ = ["INTERACTIONS", "MIX", "SYSTEMS", "VARIABLES", "Interaction", "System
 # What a session begins with. `carts`, how many of the pool it has, is to be set, too.
 VARIABLES = {"first": 1, "cart": 0, "lines": 0, "taken": 0}
 
-# A UUID of version 7, as clients of pg_mip make them; and what is kept of the request.
+# A UUID of version 7, as clients of pg_mip make them; what is kept of the request; and the functions that clients use.
 XID = "TIME-7:m-8:m-:n"
 TEXTS = "'{\"request\": :n}', '{\"done\": true}'"
 MIP_PREPARE = f"EXECUTE mip_prepare({TEXTS})"
@@ -27,9 +27,9 @@ PROTOCOL = [
     "PREPARE mip_begin (text, bigint) AS SELECT mip.begin($1, $2)",
     "PREPARE mip_begin_beside (text, bigint) AS SELECT mip.begin_beside($1, $2)",
     "PREPARE mip_instances (text) AS SELECT * FROM mip.instances($1)",
-    "PREPARE mip_prepare (text, text) AS SELECT * FROM mip.prepare($1, $2)",
-    "PREPARE mip_commit (text, bigint) AS SELECT * FROM mip.commit($1, $2)",
-    "PREPARE mip_one_phase (text, text) AS SELECT * FROM mip.commit_one_phase($1, $2)",
+    "PREPARE mip_prepare (text, text) AS SELECT mip.prepare_beside($1, $2)",
+    "PREPARE mip_commit (text, bigint) AS SELECT mip.commit_beside($1, $2)",
+    "PREPARE mip_one_phase (text, text) AS SELECT mip.commit_one_phase_beside($1, $2)",
 ]
 
 
