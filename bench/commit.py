@@ -24,7 +24,7 @@ import math
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from pgmip.testing import Cluster
 from .cases import CASES, READS, REQUEST, SETTINGS, Statement, Values, distinct, messages, method, values
 from .disk import FLUSHES, set_flush
 from .extended import Done, Load, run_apart
-from .rounds import UNDISTURBED, create_database, interleaved, machine, pgbench, rate
+from .rounds import UNDISTURBED, create_database, flushes, interleaved, machine, names, pgbench, rate
 
 PROTOCOLS = {
     "extended": "By the extended protocol, as drivers send it",
@@ -149,14 +149,8 @@ class Bench:
 
     def _counters(self) -> tuple[float, float]:
         """Bytes of WAL, and flushes, since the server started."""
-        self.cluster.run_sql("SELECT pg_stat_force_next_flush()")
-        version = int(self.cluster.run_sql("SHOW server_version_num")[0][0])
-        flushes = "wal_sync FROM pg_stat_wal"
-        if version >= 180000:
-            flushes = "sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
         (lsn,) = self.cluster.run_sql("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")[0]
-        (count,) = self.cluster.run_sql(f"SELECT {flushes}")[0]
-        return float(lsn), float(count)
+        return float(lsn), flushes(self.cluster)
 
     def check(self) -> None:
         """All money is where it should be, nothing is prepared, and each instance has an entry."""
@@ -355,17 +349,6 @@ def plot(results: Results, file: Path) -> None:
 
 def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(","))
-
-
-def names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    """Reads a list of these."""
-
-    def read(text: str) -> tuple[str, ...]:
-        if unknown := set(text.split(",")) - set(known):
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not among {', '.join(known)}")
-        return tuple(text.split(","))
-
-    return read
 
 
 def arguments() -> argparse.Namespace:

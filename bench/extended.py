@@ -5,8 +5,8 @@ that is a variable.)
 
 One process with as many connections as are wanted, each in pipeline mode, and one loop that waits for all of them. A
 message is its statements and a sync. Before the clock starts, what can be prepared is, and each connection does one
-transaction: the first one pays for what a session has to look up. LOAD is a `Load` as JSON; prints
-a `Done`. Whatever the server refuses ends it, with that error.
+transaction: the first one pays for what a session has to look up. LOAD is a `Load` as JSON; prints a `Done`. Whatever
+the server refuses ends it, with that error.
 """
 
 from __future__ import annotations

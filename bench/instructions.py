@@ -21,7 +21,7 @@ from pgmip.testing import Cluster
 
 from .cases import ENDS, REQUEST, SETTINGS, Statement, Values, draw, messages, method
 from .counting import Counting
-from .rounds import METHODS, UNDISTURBED, load, machine
+from .rounds import METHODS, UNDISTURBED, load, machine, names
 from .rows import Row, markdown, plotted, write_csv
 from .targets import Target, tell_targets
 
@@ -83,7 +83,7 @@ def write(out: Path, rows: list[Row], transactions: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--transactions", type=int, default=300)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=COUNTED)
+    parser.add_argument("--only", type=names(ENDS), default=COUNTED)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

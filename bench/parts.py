@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .rounds import names
 from .rows import Row, write_csv
 
 __all__ = ["Bench", "Part", "measure_parts", "options"]
@@ -18,16 +19,10 @@ __all__ = ["Bench", "Part", "measure_parts", "options"]
 def options(doc: str, parts: Sequence[str], *, rounds: int, seconds: float, out: str) -> argparse.ArgumentParser:
     """Those that they all have, with these defaults. `out` is a folder beside this file."""
 
-    def some(text: str) -> tuple[str, ...]:
-        chosen = tuple(text.split(","))
-        if unknown := set(chosen) - set(parts):
-            raise argparse.ArgumentTypeError(f"there is no part {', '.join(sorted(unknown))}")
-        return chosen
-
     parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--seconds", type=type(seconds), default=seconds, help="of a case")
-    parser.add_argument("--only", type=some, default=tuple(parts), help=f"some of {', '.join(parts)}")
+    parser.add_argument("--only", type=names(parts), default=tuple(parts), help=f"some of {', '.join(parts)}")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / out)
     parser.add_argument("--quick", action="store_true", help="little of everything: does it run, and is it right?")
     return parser

@@ -14,7 +14,7 @@ from pgmip.testing import Cluster, Setting
 
 from workload.plain import IDEMPOTENCY
 
-from .rounds import METHODS, create_database
+from .rounds import METHODS, create_database, flushes
 
 UNFLUSHED = "pgmip unflushed"  # commits by mip.synchronous_commit_prepared = off
 EARLY = "pgmip early"  # answers when a transaction is decided, and commits it then
@@ -79,14 +79,7 @@ class Places:
         return made
 
     def flushes(self) -> float:
-        total = 0.0
-        for cluster in self.clusters.values():
-            cluster.run_sql("SELECT pg_stat_force_next_flush()")
-            version = int(cluster.run_sql("SHOW server_version_num")[0][0])
-            old = "wal_sync FROM pg_stat_wal"
-            new = "sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
-            total += float(cluster.run_sql(f"SELECT {new if version >= 180000 else old}")[0][0])
-        return total
+        return sum(flushes(cluster) for cluster in self.clusters.values())
 
     def in_doubt(self, contender: str, since: str) -> int:
         """Prepared before that time, and not finished yet."""

@@ -23,6 +23,7 @@ class Journal:
     ended: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, line: str) -> None:
+        """One that has been written since."""
         kind, key, *rest = line.split(" ")
         if kind == "b":
             self.begun[key] = (int(rest[0]), int(rest[1]))

@@ -71,6 +71,25 @@ def rate(output: str) -> float:
     return float(found[1])
 
 
+def flushes(cluster: Cluster) -> float:
+    """Of its WAL, since the server started."""
+    cluster.run_sql("SELECT pg_stat_force_next_flush()")
+    version = int(cluster.run_sql("SHOW server_version_num")[0][0])
+    counted = "sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'" if version >= 180000 else "wal_sync FROM pg_stat_wal"
+    return float(cluster.run_sql(f"SELECT {counted}")[0][0])
+
+
+def names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    """For an option: reads a list of these."""
+
+    def read(text: str) -> tuple[str, ...]:
+        if unknown := set(text.split(",")) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not among {', '.join(known)}")
+        return tuple(text.split(","))
+
+    return read
+
+
 def interleaved(cases: Sequence[T], number: int) -> Iterable[T]:
     """The cases of this round: the other way round every second time, so that drift cancels out."""
     return cases if number % 2 == 0 else reversed(cases)

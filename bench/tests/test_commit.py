@@ -8,7 +8,8 @@ import re
 import pytest
 
 from bench.cases import CASES, messages
-from bench.commit import Cell, Measured, Results, names, script, summary
+from bench.commit import Cell, Measured, Results, script, summary
+from bench.rounds import names
 
 XID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7:m-8:m-:n")
 TOLD = """\

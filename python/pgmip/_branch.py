@@ -106,7 +106,7 @@ class Branch:
         self.begun = False
         """Whether the site has been told of the instance, or is being told."""
         self._returned = False
-        self._returning = threading.Lock()
+        self._returning = threading.Lock()  # a sync App's handler may leave threads behind that finish meanwhile
         self._over = False
         self._ended = False  # by a statement of the handler
         self._savepoints = 0

@@ -166,7 +166,7 @@ class Portal:
                 if self._state.closed:  # meanwhile, by a signal handler
                     raise Closed(f"{self._name} is closed") from None
                 raise
-            if loop.is_closed():  # likewise, too late for an error: it will not be heard any more
+            if loop.is_closed():  # likewise, too late for an error: it may not have been heard
                 raise Closed(f"{self._name} is closed")
             return told
 
