@@ -197,13 +197,13 @@ mip_meets_applying(const MipMessage *message)
 
 /* ---- who is waited for ---- */
 
-/* In a signal handler */
+/* In a signal handler, which a session that ends keeps for as long as its process does, longer than its PGPROC. */
 static void
 tell_watcher(void)
 {
 	Latch	   *watcher = mip_member->watcher;
 
-	if (MyProc->waitStatus == PROC_WAIT_STATUS_WAITING && watcher != NULL)
+	if (MyProc != NULL && MyProc->waitStatus == PROC_WAIT_STATUS_WAITING && watcher != NULL)
 		SetLatch(watcher);
 }
 
