@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from . import _mipt
-from ._connection import Connection, is_usable
+from ._connection import PooledConnection, is_usable
 from ._deadline import Deadline
 from ._pool import Pool, at_site
 from ._sites import at_each_site
@@ -63,7 +63,7 @@ class Asking:
         self.meet(mipts)
         return mipts, why[0] if why else None
 
-    async def read_over(self, conn: Connection, site: str) -> Sequence[Entry] | None:
+    async def read_over(self, conn: PooledConnection, site: str) -> Sequence[Entry] | None:
         """The MIPT at a site, over this connection; None where it cannot be read."""
         try:
             mipt = await self._part("read", site, conn, _mipt.instances)
@@ -119,7 +119,7 @@ class Asking:
             self.given_up.discard((site, xinst))
             return said(error) == EXPIRED and not is_acknowledged(error)
 
-    async def roll_back(self, site: str, xinst: int, conn: Connection | None = None) -> psycopg.Error | None:
+    async def roll_back(self, site: str, xinst: int, conn: PooledConnection | None = None) -> psycopg.Error | None:
         """Roll an instance back, as `_mipt.rollback` says; why that is not known to be done."""
         await self._note(site, xinst, conn)
         try:
@@ -130,7 +130,7 @@ class Asking:
         self.meet({site: mipt})
         return None
 
-    async def _note(self, site: str, xinst: int, conn: Connection | None = None) -> None:
+    async def _note(self, site: str, xinst: int, conn: PooledConnection | None = None) -> None:
         """That it is about to be given up by us. Whoever has done so before is seen now: afterwards it could not be
         told from our doing. Where it has just been prepared over `conn`, nobody can have, or nearly so.
         """
@@ -140,7 +140,7 @@ class Asking:
                 return
         self.given_up.add((site, xinst))
 
-    async def commit(self, site: str, xinst: int, conn: Connection | None) -> None:
+    async def commit(self, site: str, xinst: int, conn: PooledConnection | None) -> None:
         """Commit the winner. Raises psycopg.Error."""
         await self._part("commit", site, conn, _mipt.commit, xinst, of=xinst)
 
@@ -153,14 +153,14 @@ class Asking:
         return None
 
     async def _part(
-        self, name: PhaseName, site: str, conn: Connection | None, ask: Callable[..., Awaitable[T]], *values: Any,
+        self, name: PhaseName, site: str, conn: PooledConnection | None, ask: Callable[..., Awaitable[T]], *values: Any,
         of: int | None = None,
     ) -> T:  # fmt: skip
         with self.phase.part(name, xinst=of, site=site):
             return await self._at(site, conn, ask, *values)
 
     async def _at(
-        self, site: str, conn: Connection | None, ask: Callable[..., Awaitable[T]], *values: Any
+        self, site: str, conn: PooledConnection | None, ask: Callable[..., Awaitable[T]], *values: Any
     ) -> T:
         return await at_site(
             self.pools[site],

@@ -15,7 +15,7 @@ from ._answer import Recorded
 from ._asking import Asking
 from ._branch import Branch, Instance, Interrupted, Lost, NotPrepared, Prepared, Vote
 from ._cancellation import ended, uninterrupted
-from ._connection import Connection, PooledConnection, cut
+from ._connection import PooledConnection, cut
 from ._json import parse
 from ._pool import Pool
 from ._sites import at_each_site
@@ -140,7 +140,7 @@ class Attempt:
         """Whether it may be prepared somewhere, where `run` has not come to its end."""
         return any(not isinstance(vote, NotPrepared) for vote in self._votes.values())
 
-    def connection(self, site: str) -> Connection | None:
+    def connection(self, site: str) -> PooledConnection | None:
         """This attempt's own connection to a site, while it has one."""
         branch = self._branches.get(site)
         return branch.conn if branch is not None else None

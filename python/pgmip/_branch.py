@@ -235,6 +235,7 @@ class Branch:
     def finish_with(self, sql: Statement, params: Params | None) -> None:
         """Keep the handler's last statement, to be run together with the one that prepares. From any thread."""
         last = sql, copy.copy(params)
+        self._process.check()  # one that was forked has the lock as it was then
         with self._returning:
             self._check_open()
             self._last = last

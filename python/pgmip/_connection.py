@@ -8,13 +8,16 @@ import select
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
+from psycopg.waiting import Wait
 from psycopg_pool import AsyncConnectionPool
 
 from ._cancellation import ended, obeyed, uninterrupted
+from ._reader import Reader, begun
 
 __all__ = [
     "Connection",
@@ -32,6 +35,7 @@ _AGAIN = 0.05  # seconds until a server is asked again to end a statement, and t
 
 Connection = psycopg.AsyncConnection[Any]
 C = TypeVar("C", bound=Connection)
+T = TypeVar("T")
 
 
 class ObedientConnection(Connection):
@@ -40,6 +44,7 @@ class ObedientConnection(Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.is_cut = asyncio.Event()
+        self.reader = Reader(self.pgconn)
         self._again: asyncio.Task[None] | None = None
         self._enough = asyncio.Event()
 
@@ -49,11 +54,33 @@ class ObedientConnection(Connection):
         """
         if self._again is not None:
             await self._end_asking()
+        self.reader.stop()
         try:
             return await obeyed(super().wait(*args, **options))
         finally:
             if self._again is not None:
                 await self._end_asking()
+
+    async def exchange(self, work: PQGen[T]) -> T:
+        """As `wait`, for what sends first and then only reads."""
+        if self._again is not None:
+            await self._end_asking()
+        try:
+            waits_for = next(work)
+            if waits_for == Wait.R and self.reader.start():
+                return await self.reader.read(work)
+        except StopIteration as end:
+            return cast(T, end.value)
+        except (asyncio.CancelledError, KeyboardInterrupt) as error:
+            return cast(T, await self.wait(begun(work, error)))  # has the server end it, and raises
+        finally:
+            if self._again is not None:
+                await self._end_asking()
+        return cast(T, await self.wait(begun(work, waits_for)))  # there is too much to be sent at once
+
+    async def close(self) -> None:
+        self.reader.stop()
+        await super().close()
 
     async def cancel_safe(self, **options: Any) -> None:
         """Have the server end the statement. It is asked again, without anybody waiting, until the statement has ended:
@@ -111,6 +138,11 @@ class PooledConnection(ObedientConnection):
     """Whether it is given back closed, on purpose."""
     pool: AsyncConnectionPool[PooledConnection]
     """Where it was taken from."""
+
+    def abandon(self) -> None:
+        """Close it where the event loop is no more that it belongs to."""
+        self.reader.stop()
+        self.pgconn.finish()
 
     @classmethod
     async def connect(  # type: ignore[override]

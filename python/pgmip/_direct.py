@@ -24,7 +24,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
-from ._connection import Connection
+from ._connection import ObedientConnection
 
 __all__ = [
     "Answers",
@@ -72,7 +72,7 @@ class Query(PostgresQuery):
         self.result_format = Format.BINARY
 
 
-def converted(conn: Connection, sql: Any, params: Any) -> Query:
+def converted(conn: ObedientConnection, sql: Any, params: Any) -> Query:
     """A statement of anybody's, as psycopg sends it: prepared once it has been seen often enough."""
     theirs = PostgresQuery(Transformer(conn))
     theirs.convert(sql, params)
@@ -108,17 +108,19 @@ class Answers:
             raise self.error
 
 
-async def together(conn: Connection, queries: Sequence[Query], answers: Answers) -> None:
+async def together(conn: ObedientConnection, queries: Sequence[Query], answers: Answers) -> None:
     """Run these, up to the first that fails, and have `answers` filled. A cancellation has the server end them, as with
     psycopg's own; what it has answered is in `answers` then, too.
 
     Not for several commands in one string, nor for COPY: where one has been begun the connection is of no use any more.
     """
     async with conn.lock:
-        await conn.wait(_exchange(conn, queries, answers))
+        if conn._prepared._to_flush:
+            await conn.wait(conn._prepared.maintain_gen(conn))
+        await conn.exchange(_exchange(conn, queries, answers))
 
 
-async def ask(conn: Connection, sql: bytes, *values: Value) -> list[Row]:
+async def ask(conn: ObedientConnection, sql: bytes, *values: Value) -> list[Row]:
     """What a statement returns. Raises psycopg.Error."""
     answers = Answers()
     await together(conn, (Query(sql, *values),), answers)
@@ -128,9 +130,8 @@ async def ask(conn: Connection, sql: bytes, *values: Value) -> list[Row]:
     return [tuple(result.get_value(row, column) for column in columns) for row in range(result.ntuples)]
 
 
-def _exchange(conn: Connection, queries: Sequence[Query], answers: Answers) -> PQGen[None]:
+def _exchange(conn: ObedientConnection, queries: Sequence[Query], answers: Answers) -> PQGen[None]:
     wire, known = conn.pgconn, conn._prepared
-    yield from known.maintain_gen(conn)
     wire.enter_pipeline_mode()
     sent = _send(conn, queries, answers)
     wire.pipeline_sync()
@@ -152,7 +153,9 @@ def _exchange(conn: Connection, queries: Sequence[Query], answers: Answers) -> P
         known.clear()  # somebody has dropped what it names
 
 
-def _send(conn: Connection, queries: Sequence[Query], answers: Answers) -> list[tuple[Key | None, Prepare, bytes]]:
+def _send(
+    conn: ObedientConnection, queries: Sequence[Query], answers: Answers
+) -> list[tuple[Key | None, Prepare, bytes]]:
     """What has been sent: what is new to psycopg's account, whether it is prepared with it, and its name."""
     wire, known = conn.pgconn, conn._prepared
     sent = []

@@ -14,7 +14,7 @@ from ._answer import Answer, Recorded
 from ._asking import Asking
 from ._attempt import Attempt, Ended, NotInDoubt
 from ._branch import Instance
-from ._connection import Connection
+from ._connection import PooledConnection
 from ._deadline import Deadline
 from ._pool import Pool
 from ._sites import at_each_site
@@ -684,7 +684,7 @@ class Family:
         return "adopted" if adopted else "sibling"
 
     async def _commit_at(
-        self, phase: Phase, site: str, winner: Winner, conn: Connection | None
+        self, phase: Phase, site: str, winner: Winner, conn: PooledConnection | None
     ) -> BaseException | None:
         for number in range(_COMMIT_TRIES):
             await asyncio.sleep(random.uniform(0, 0.1 * number))

@@ -16,7 +16,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from ._cancellation import begun_here, obeyed, uninterrupted
 from ._circuit import Circuit
-from ._connection import Connection, PooledConnection, cut_after, is_usable
+from ._connection import PooledConnection, cut_after, is_usable
 from ._process import Home
 from .exceptions import SiteDown
 
@@ -91,10 +91,11 @@ class Pool:
         self._circuit.connected(None)
 
     async def open(self) -> None:
-        """Begin to connect, where connections are to be kept. What is not open yet opens when it is used."""
+        """Begin to connect, where connections are to be kept; those for what finishes instances once the site has
+        answered, as who wants to ask it would wait for them. What is not open yet opens when it is used.
+        """
         self._home.check()
         await self._transactions.open()
-        await self._finishing.open()
 
     async def take(self, patience: float) -> PooledConnection | None:
         """Wait for one's turn to run a transaction. A connection outside any, to be handed to `give`; None where it
@@ -123,7 +124,7 @@ class Pool:
             await begun_here(conn.pool.putconn(conn))
 
     @asynccontextmanager
-    async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[Connection]:
+    async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[PooledConnection]:
         """A connection for one statement outside the limit. Raises as `take` does, and PoolTimeout where there is none
         within `patience` seconds.
         """
@@ -147,7 +148,7 @@ class Pool:
         gone = self._home.is_gone
         self._closed |= gone
         for conn in tuple(self._made) if gone else ():
-            conn.pgconn.finish()
+            conn.abandon()
         return gone
 
     async def _close(self) -> None:
@@ -175,6 +176,8 @@ class Pool:
 
     async def _note(self, conn: PooledConnection) -> None:
         self._made.add(conn)
+        if self._finishing.closed and not self._closed:
+            await self._finishing.open()
 
     async def _take(
         self, pool: AsyncConnectionPool[PooledConnection], patience: float = _FOR_EVER
@@ -236,8 +239,8 @@ class Pool:
 
 async def at_site(
     pool: Pool,
-    work: Callable[[Connection], Awaitable[T]],
-    conn: Connection | None = None,
+    work: Callable[[PooledConnection], Awaitable[T]],
+    conn: PooledConnection | None = None,
     *,
     patience: Callable[[], float] = lambda: _FOR_EVER,
 ) -> T:

@@ -83,6 +83,9 @@ class Portal:
         except BaseException as error:
             if future is not None:
                 future.cancel()
+                # That is what CPython's condition makes of what a signal handler raises in the midst of a wait.
+                if str(error) == "cannot release un-acquired lock" and error.__context__ is not None:
+                    raise error.__context__ from None
             else:
                 self._take_back(coroutine, told and not isinstance(error, Closed))
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -101,4 +102,15 @@ def waited_for(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         await close(conn)
 
     monkeypatch.setattr(psycopg.AsyncConnection, "close", closing)
+    for name in [name for name in sys.modules if name.endswith("._reader")]:  # also of what test_awaits makes of pgmip
+        monkeypatch.setattr(sys.modules[name].Reader, "stop", _stopping(sys.modules[name].Reader.stop, found))
     return found
+
+
+def _stopping(stop: Callable[[Any], None], found: list[int]) -> Callable[[Any], None]:
+    def stopping(reader: Any) -> None:
+        if reader._answer is not None and not reader._answer.done():
+            found.append(reader._copy.fileno())
+        stop(reader)
+
+    return stopping

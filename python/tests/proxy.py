@@ -70,6 +70,10 @@ class Proxy(Relay):
         """Let nothing through any more, and answer nobody, as a server that has been stopped."""
         self._frozen = True
 
+    def thaw(self) -> None:
+        """Let through what connects from now on."""
+        self._frozen = False
+
     def refuse(self) -> None:
         """Refuse new connections only."""
         self._down = True

@@ -179,6 +179,26 @@ async def test_connections_are_kept_and_given_up(
     shop.assert_clean()
 
 
+async def test_they_are_kept_without_being_asked_for(server: Server, shop: Shop, proxies: dict[str, Proxy]) -> None:
+    app = behind(server, shop, proxies, pool_size=6, pool_min_size=6)
+    await app.submit("buy", BUY)
+    await until(lambda: connections(shop) == 6 + 4)
+
+
+async def test_a_site_that_is_silent_in_the_beginning(server: Server, shop: Shop, proxies: dict[str, Proxy]) -> None:
+    """What connects to it meanwhile does not keep anybody from asking it when it answers again."""
+    proxies["bank"].freeze()
+    async with behind(server, shop, proxies, pool_size=6, pool_min_size=6, step_timeout=600.0) as app:
+        await until(lambda: len(proxies["bank"]._writers) >= 3)
+        await asyncio.sleep(0.2)  # for whoever else begins to connect
+        proxies["bank"].thaw()
+        try:
+            async with asyncio.timeout(30):
+                assert await app.resolve(new_xid()) is None
+        finally:
+            proxies["bank"].cut()
+
+
 async def test_a_retry_is_no_warning_of_the_pool(
     server: Server, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:

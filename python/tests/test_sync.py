@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 import pytest
@@ -359,6 +359,24 @@ def test_closed_is_told_however_quick_the_end_is(monkeypatch: pytest.MonkeyPatch
         portal.close()
         with pytest.raises(Closed):
             calling.result()
+
+
+def test_interrupted_in_the_midst_of_a_wait(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a condition gives its lock back. A RuntimeError would say that nothing has begun."""
+    app = server()
+    app.submit("buy", BUY)
+    result = concurrent.futures.Future.result
+
+    def interrupted(*_: Any) -> NoReturn:
+        monkeypatch.setattr(concurrent.futures.Future, "result", result)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.RLock().release()
+
+    monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        app.submit("buy", BUY)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -76,12 +76,13 @@ def _hosts(conninfo: str) -> dict[str, str]:
     return {name: value.decode() for name in _OF_HOSTS if (value := found.get(name))}
 
 
-async def readable(conn: Connection, seconds: float, said: asyncio.Event) -> None:
+async def readable(conn: ObedientConnection, seconds: float, said: asyncio.Event) -> None:
     """Wait until the server has something to say to who has asked nothing: notifications, of which the connection's
     handlers are told, or a farewell, for which psycopg.OperationalError is raised, now or by the next statement. Or
     until `said` is set, which that sets as well.
     """
     loop = asyncio.get_running_loop()
+    conn.reader.stop()
     loop.add_reader(conn.pgconn.socket, said.set)
     try:
         with contextlib.suppress(TimeoutError):
