@@ -133,7 +133,7 @@ def make_broken_app(world: World, **parameters: Any) -> Any:
     async def heavy(tx: Any, _: Any) -> None:
         """Forgets what is prepared on a connection, and has more to be sent over the other than goes at once."""
         await tx.store.execute("DEALLOCATE ALL")
-        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.store.finish_with("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
         tx.bank.finish_with(
             "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, length(%s) - %s)",
             (tx.xid, tx.xinst, "x" * MUCH, MUCH),
