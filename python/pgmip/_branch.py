@@ -425,7 +425,8 @@ class Branch:
         try:
             await together(self.conn, [*before, *queries], answers)
         finally:
-            self._asked &= not answers.cut_short
+            self._asked &= answers.sent and not answers.cut_short
+            self.begun = answers.sent or not before
             if before and len(answers.results) >= len(before):
                 beside = answers.results[len(before) - 1].get_value(0, 0)
                 if beside is not None:

@@ -71,8 +71,10 @@ class ObedientConnection(Connection):
                 return await self.reader.read(work)
         except StopIteration as end:
             return cast(T, end.value)
-        except (asyncio.CancelledError, KeyboardInterrupt) as error:
-            return cast(T, await self.wait(begun(work, error)))  # has the server end it, and raises
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as error:
+            with contextlib.suppress(psycopg.Error):  # as where the connection has ended, too
+                await self.wait(begun(work, error))  # has the server end it, and raises
+            raise
         finally:
             if self._again is not None:
                 await self._end_asking()
@@ -81,6 +83,11 @@ class ObedientConnection(Connection):
     async def close(self) -> None:
         self.reader.stop()
         await super().close()
+
+    def __del__(self, *args: Any) -> None:
+        if hasattr(self, "reader"):
+            self.reader.drop()
+        super().__del__(*args)
 
     async def cancel_safe(self, **options: Any) -> None:
         """Have the server end the statement. It is asked again, without anybody waiting, until the statement has ended:

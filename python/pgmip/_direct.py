@@ -96,6 +96,8 @@ class Answers:
     """Of those that it has carried out: the first ones, in their order."""
     error: psycopg.Error | None = None
     """Why not all of them: of the first that failed."""
+    sent: bool = False
+    """Whether any of them may have been sent."""
     cut_short: bool = False
     """Whether the last one has not been sent, because one before it could not be."""
 
@@ -132,6 +134,7 @@ async def ask(conn: ObedientConnection, sql: bytes, *values: Value) -> list[Row]
 
 def _exchange(conn: ObedientConnection, queries: Sequence[Query], answers: Answers) -> PQGen[None]:
     wire, known = conn.pgconn, conn._prepared
+    answers.sent = True
     wire.enter_pipeline_mode()
     sent = _send(conn, queries, answers)
     wire.pipeline_sync()

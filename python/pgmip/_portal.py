@@ -82,9 +82,10 @@ class Portal:
             raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException as error:
             if future is not None:
+                of_it = future.done() and not future.cancelled() and future.exception() is error
                 future.cancel()
                 # That is what CPython's condition makes of what a signal handler raises in the midst of a wait.
-                if str(error) == "cannot release un-acquired lock" and error.__context__ is not None:
+                if not of_it and str(error) == "cannot release un-acquired lock" and error.__context__ is not None:
                     raise error.__context__ from None
             else:
                 self._take_back(coroutine, told and not isinstance(error, Closed))

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import os
 import socket
 from typing import Any, TypeVar, cast
 
@@ -32,36 +34,47 @@ class Reader:
     def __init__(self, wire: PGconn) -> None:
         self._wire = wire
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
         self._copy: socket.socket | None = None
         self._work: PQGen[Any] | None = None
         self._answer: asyncio.Future[Any] | None = None
 
     def start(self) -> bool:
         """Have the event loop look; whether it does. There may be no descriptor to be had."""
+        loop = asyncio.get_running_loop()
+        if self._copy is not None and self._loop is not loop:
+            self.stop()
         if self._copy is None:
-            with contextlib.suppress(OSError):
-                copy = socket.fromfd(self._wire.socket, socket.AF_UNSPEC, socket.SOCK_STREAM)
-                try:
-                    self._loop = asyncio.get_running_loop()
-                    self._loop.add_reader(copy.fileno(), self._readable)
-                except BaseException:
-                    copy.close()
+            try:
+                self._copy = socket.fromfd(self._wire.socket, socket.AF_UNSPEC, socket.SOCK_STREAM)
+                self._loop, self._pid = loop, os.getpid()
+                # Not in the context of whoever is the first to wait: it would be kept as long as the connection.
+                contextvars.Context().run(loop.add_reader, self._copy.fileno(), self._readable)
+            except BaseException as error:
+                self.stop()
+                if not isinstance(error, OSError):
                     raise
-                self._copy = copy
         return self._copy is not None
 
     def stop(self) -> None:
         """Before anything else waits for the connection, or closes it: whoever reads still gets
         psycopg.OperationalError.
         """
-        if self._copy is not None:
-            assert self._loop is not None
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self._copy.fileno())
-            self._copy.close()
-            self._copy = None
-        if self._answer is not None and not self._answer.done():
+        copy, self._copy = self._copy, None
+        there = self._loop is not None and not self._loop.is_closed()
+        if copy is not None:
+            if there and self._pid == os.getpid():  # what a forked process has is its parent's
+                assert self._loop is not None
+                self._loop.remove_reader(copy.fileno())
+            copy.close()
+        if there and self._answer is not None and not self._answer.done():
             self._answer.set_exception(psycopg.OperationalError("the connection was closed meanwhile"))
+
+    def drop(self) -> None:
+        """Stop some time: nobody has the connection any more, and this is any thread."""
+        if self._copy is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # closed, and so it has let go
+                self._loop.call_soon_threadsafe(self.stop)
 
     async def read(self, work: PQGen[T]) -> T:
         """What a generator returns that waits to read, and will wait for nothing else; once `start` has said so. When

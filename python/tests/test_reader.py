@@ -8,17 +8,21 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextvars import ContextVar
 from typing import Any, NoReturn
 from unittest import mock
 
 import psycopg
 import pytest
+from forked import in_a_child
 from psycopg.abc import PQGen
 from psycopg.waiting import Wait
 from shop import BUY, Shop
 
-from pgmip import App, Tx
+from pgmip import App, NothingHappened, Tx
 from pgmip._connection import ObedientConnection, cut
 from pgmip._direct import ask
 from pgmip._reader import Reader
@@ -151,9 +155,23 @@ def failing(conn: ObedientConnection) -> PQGen[None]:
     raise psycopg.DataError("a bug")
 
 
+def answers(conn: ObedientConnection) -> Coroutine[Any, Any, Any]:
+    return ask(conn, b"SELECT 1::text")
+
+
+def ends(conn: ObedientConnection) -> Coroutine[Any, Any, Any]:
+    return ask(conn, b"SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def fails(conn: ObedientConnection) -> Coroutine[Any, Any, Any]:
+    return conn.exchange(failing(conn))
+
+
 @pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize("fails", [False, True])
-async def test_what_is_cancelled_as_its_answer_comes(conn: ObedientConnection, fails: bool, behind: bool) -> None:
+@pytest.mark.parametrize("work", [answers, ends, fails])
+async def test_what_is_cancelled_as_its_answer_comes(
+    conn: ObedientConnection, work: Callable[[ObedientConnection], Coroutine[Any, Any, Any]], behind: bool
+) -> None:
     """Right before or behind it: it is read to its end all the same, and no error of it is left for nobody."""
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
@@ -161,21 +179,127 @@ async def test_what_is_cancelled_as_its_answer_comes(conn: ObedientConnection, f
     readable = Reader._readable
 
     def interrupted(reader: Reader) -> None:
+        answer = reader._answer
+        assert answer is not None
         if not behind:
             tasks[0].cancel()
         readable(reader)
-        tasks[0].cancel()
+        if answer.done():
+            tasks[0].cancel()
+
+    async def obeyed() -> Any:
+        """As a statement of an attempt that goes on behind an error of its site."""
+        with contextlib.suppress(psycopg.Error):
+            await work(conn)
+        return "went on"
 
     with mock.patch.object(Reader, "_readable", interrupted):
-        work = conn.exchange(failing(conn)) if fails else ask(conn, b"SELECT 1::text")
-        tasks.append(asyncio.create_task(work))
+        tasks.append(asyncio.create_task(obeyed()))
         with pytest.raises(asyncio.CancelledError):
             await tasks[0]
     tasks.clear()
     gc.collect()
     assert told == []
-    if not fails:
+    if work is answers:
         assert await ask(conn, b"SELECT 2::text") == [(b"2",)]
+
+
+async def test_its_request_is_not_kept(conn: ObedientConnection) -> None:
+    class Scope:
+        """What is of one request."""
+
+    request = ContextVar[Scope]("request")
+
+    async def first() -> weakref.ref[Scope]:
+        scope = Scope()
+        request.set(scope)
+        await ask(conn, b"SELECT 1")
+        return weakref.ref(scope)
+
+    scope = await asyncio.create_task(first())
+    await asyncio.sleep(0)  # until the event loop has done with the task
+    gc.collect()
+    assert scope() is None
+
+
+async def test_what_nobody_has_any_more(shop: Shop) -> None:
+    """Its session ends, as with psycopg."""
+    conn = await ObedientConnection.connect(shop.conninfos()["store"], autocommit=True)
+    await ask(conn, b"SELECT 1")
+    before, pid = looked_at(), conn.info.backend_pid
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del conn
+        gc.collect()
+    await until(lambda: not shop.sql("store", f"SELECT FROM pg_stat_activity WHERE pid = {pid}"))
+    assert looked_at() == before - 1
+
+
+async def test_a_forked_process_stops(conn: ObedientConnection) -> None:
+    """Its parent's event loop looks on: they have one between them, in the kernel."""
+    await ask(conn, b"SELECT 1")
+    assert in_a_child(lambda: str(conn.reader.stop())) == "None"
+    async with asyncio.timeout(PATIENCE):
+        assert await ask(conn, b"SELECT 1::text") == [(b"1",)]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_one_loop_after_another(shop: Shop, waits: bool) -> None:
+    """The first one is gone, perhaps in the midst of a statement; then nothing is left but to close."""
+
+    async def begin() -> tuple[ObedientConnection, asyncio.Task[Any] | None]:
+        conn = await ObedientConnection.connect(shop.conninfos()["store"], autocommit=True)
+        await ask(conn, b"SELECT 1")
+        if not waits:
+            return conn, None
+        task = asyncio.create_task(ask(conn, b"SELECT pg_sleep(600)"))
+        await until(lambda: conn.reader._answer is not None)
+        return conn, task
+
+    async def go_on(conn: ObedientConnection) -> None:
+        if not waits:
+            assert await ask(conn, b"SELECT 1::text") == [(b"1",)]
+        await conn.close()
+
+    loop = asyncio.new_event_loop()
+    conn, task = loop.run_until_complete(begin())
+    pid = conn.info.backend_pid
+    loop.close()
+    asyncio.run(go_on(conn))
+    assert conn.closed
+    shop.sql("store", f"SELECT pg_terminate_backend({pid}, 60000)")
+    if task is not None:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+async def test_interrupted_before_anything_is_sent(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While what is prepared is being deallocated: nobody has ended the transaction, as there has been none."""
+    app, told = server(pool_size=1), list[Any]()
+    wait = ObedientConnection.wait
+
+    async def waiting(conn: ObedientConnection, work: Any, *args: Any) -> Any:
+        if getattr(work, "__name__", "") == "maintain_gen" and not told:
+            await asyncio.Event().wait()
+        return await wait(conn, work, *args)
+
+    @app.transaction(sites=("store", "bank"))
+    async def interrupts(tx: Tx, request: Any) -> None:
+        for pool in app._pools.values():
+            for conn in pool._made:
+                conn._prepared._to_flush.append(None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await tx.store.execute("SELECT 1")
+        told.append("interrupted")
+        told.append(await tx.store.fetch_one("SELECT 1"))
+
+    monkeypatch.setattr(ObedientConnection, "wait", waiting)
+    with pytest.raises(NothingHappened, match="was cancelled"):
+        await app.submit("interrupts", None, attempts=1)
+    assert told == ["interrupted", (1,)]
+    shop.assert_clean()
 
 
 async def test_no_descriptor_is_to_be_had(conn: ObedientConnection) -> None:
