@@ -425,8 +425,8 @@ class Branch:
         try:
             await together(self.conn, [*before, *queries], answers)
         finally:
-            self._asked &= answers.sent and not answers.cut_short
-            self.begun = answers.sent or not before
+            self._asked &= answers.sent == len(before) + len(queries)
+            self.begun = answers.sent > 0 or not before
             if before and len(answers.results) >= len(before):
                 beside = answers.results[len(before) - 1].get_value(0, 0)
                 if beside is not None:

@@ -96,10 +96,8 @@ class Answers:
     """Of those that it has carried out: the first ones, in their order."""
     error: psycopg.Error | None = None
     """Why not all of them: of the first that failed."""
-    sent: bool = False
-    """Whether any of them may have been sent."""
-    cut_short: bool = False
-    """Whether the last one has not been sent, because one before it could not be."""
+    sent: int = 0
+    """How many of them may have been sent: the first ones."""
 
     def fail(self, error: psycopg.Error) -> None:
         self.error = self.error or error
@@ -134,7 +132,6 @@ async def ask(conn: ObedientConnection, sql: bytes, *values: Value) -> list[Row]
 
 def _exchange(conn: ObedientConnection, queries: Sequence[Query], answers: Answers) -> PQGen[None]:
     wire, known = conn.pgconn, conn._prepared
-    answers.sent = True
     wire.enter_pipeline_mode()
     sent = _send(conn, queries, answers)
     wire.pipeline_sync()
@@ -164,6 +161,7 @@ def _send(
     sent = []
     for query in queries:
         prepare, name = known.get(query, query.prepare)
+        answers.sent += 1
         try:
             if prepare is Prepare.SHOULD:
                 wire.send_prepare(name, query.query, query.types)
@@ -176,7 +174,6 @@ def _send(
             # Too many parameters, say: libpq's error would be that of a connection, after which one tries again.
             stands = wire.status == ConnStatus.OK
             answers.fail(psycopg.ProgrammingError(str(error)) if stands else psycopg.OperationalError(str(error)))
-            answers.cut_short = query is not queries[-1]
             break
         sent.append((known.maybe_add_to_cache(query, prepare, name), prepare, name))
     return sent

@@ -175,6 +175,7 @@ class Pool:
         )
 
     async def _note(self, conn: PooledConnection) -> None:
+        """One has been made: the site has answered."""
         self._made.add(conn)
         if self._finishing.closed and not self._closed:
             await self._finishing.open()

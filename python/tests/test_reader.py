@@ -21,6 +21,7 @@ from forked import in_a_child
 from psycopg.abc import PQGen
 from psycopg.waiting import Wait
 from shop import BUY, Shop
+from test_pool import until
 
 from pgmip import App, NothingHappened, Tx
 from pgmip._connection import ObedientConnection, cut
@@ -53,10 +54,10 @@ def wakes() -> int:
     return len(asyncio.get_running_loop()._selector._selector.poll(0.1))  # type: ignore[attr-defined]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+async def sleeping(shop: Shop, conn: ObedientConnection) -> None:
+    """Until the server is at a statement that does nothing but sleep."""
+    runs = f"SELECT FROM pg_stat_activity WHERE pid = {conn.info.backend_pid} AND wait_event = 'PgSleep'"
+    await until(lambda: bool(shop.sql("store", runs)))
 
 
 @contextlib.contextmanager
@@ -79,8 +80,7 @@ async def test_one_answer_after_another(shop: Shop, conn: ObedientConnection) ->
         assert await ask(conn, b"SELECT $1::text", str(number)) == [(str(number).encode(),)]
         assert looked_at() == before + 1
     theirs = asyncio.create_task(conn.execute("SELECT pg_sleep(600)"))  # for which psycopg waits
-    runs = f"SELECT FROM pg_stat_activity WHERE pid = {conn.info.backend_pid} AND wait_event = 'PgSleep'"
-    await until(lambda: bool(shop.sql("store", runs)))
+    await sleeping(shop, conn)
     assert looked_at() == before + 1
     theirs.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -138,13 +138,12 @@ async def test_what_is_closed(conn: ObedientConnection) -> None:
 async def test_what_is_cancelled(shop: Shop, conn: ObedientConnection, times: int) -> None:
     """The server ends the statement, and the connection is as good as before."""
     waiting = asyncio.create_task(ask(conn, b"SELECT pg_sleep(600)"))
-    runs = f"SELECT FROM pg_stat_activity WHERE pid = {conn.info.backend_pid} AND wait_event = 'PgSleep'"
-    await until(lambda: bool(shop.sql("store", runs)))
+    await sleeping(shop, conn)
     for _ in range(times):
         waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert not shop.sql("store", runs)
+    assert not shop.sql("store", "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
     assert await ask(conn, b"SELECT 1::text") == [(b"1",)]
 
 
