@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include "access/xact.h"
 /* of a Port we need what comes first in it, and no other library's headers */
 #undef ENABLE_GSS
 #undef USE_OPENSSL
@@ -64,10 +65,22 @@ watch(void)
 						 LOOK_UP_MS);
 }
 
+/*
+ * Whose transaction has been aborted, or who has none, holds nothing up. Nor would there be
+ * an abort that ends the watch.
+ */
+static bool
+may_hold_up(void)
+{
+	return mip_in_transaction() ||
+		(IsTransactionOrTransactionBlock() &&
+		 (GetCurrentTransactionNestLevel() > 1 || !IsAbortedTransactionBlockState()) && also());
+}
+
 static void
 emit_log(ErrorData *edata)
 {
-	if (edata->elevel >= ERROR && MyProcPort != NULL && (mip_in_transaction() || also()))
+	if (edata->elevel >= ERROR && MyProcPort != NULL && may_hold_up())
 		watch();
 	if (prev_emit_log_hook)
 		prev_emit_log_hook(edata);

@@ -94,7 +94,12 @@ mip_queue(Relation rel, ItemPointer tid, LOCKMODE mode)
 	{
 		disable_timeout(look_up_timeout, false);
 		if (!is_leaving(statement_timeout))
+		{
+			/* another error was faster: not to hit who catches that */
+			if (leaving)
+				QueryCancelPending = false;
 			PG_RE_THROW();
+		}
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
 		/* it may have been granted in that moment */

@@ -10,6 +10,7 @@ use MipTest::Replicas;
 use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 first_replica('a', q[
 	CREATE ROLE joe LOGIN;
@@ -105,6 +106,26 @@ waitpid $loop, 0;
 $joe = session($node{$b}, 'joe again');
 $joe->sql('CREATE TEMP TABLE mine (i int)');
 pass('afterwards everybody may');
+
+# ---- who has been told of an error is not looked after any longer ----
+
+# How often it has waited for something; undef once it is gone.
+sub naps
+{
+	my ($s) = @_;
+	my ($n) = slurp_file('/proc/' . $s->pid . '/status') =~ /^voluntary_ctxt_switches:\s+(\d+)/m;
+	return $n;
+}
+
+for my $told (['BEGIN', 'SELECT 1 / 0', 'SELECT 1'], ['BEGIN', 'SAVEPOINT s', 'SELECT 1 / 0', 'ROLLBACK TO s', 'SELECT 1 / 0', 'SELECT 1'])
+{
+	my $s = session($node{$b}, 'told');
+	$s->send_sql($_), $s->finish for @$told, 'ROLLBACK';
+	my $before = naps($s);
+	usleep(1_000_000);
+	cmp_ok(naps($s) - $before, '<', 3, join('; ', @$told) . ': idle sessions sleep');
+	$s->quit;
+}
 
 # ---- leaving out what fails in other ways ----
 
