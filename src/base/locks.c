@@ -103,15 +103,14 @@ visit_own_locks(Visit visit, void *arg)
 
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && go_on; i++)
 	{
-		LWLock	   *partition = LockHashPartitionLockByIndex(i);
 		PROCLOCK   *held = NULL;
 
 		if (MIP_LOCKS_EMPTY(&MyProc->myProcLocks[i]))
 			continue;
-		LWLockAcquire(partition, LW_SHARED);
+		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
 		while (go_on && (held = MIP_NEXT_LOCK(&MyProc->myProcLocks[i], held)) != NULL)
 			go_on = visit(held, arg);
-		LWLockRelease(partition);
+		LWLockRelease(LockHashPartitionLockByIndex(i));
 	}
 }
 

@@ -305,6 +305,28 @@ mip_ExecutorRun(MIP_EXECUTOR_RUN_ARGS)
 	leave(MIP_QUERY_DEPTH);
 }
 
+static bool
+any_has_triggers(List *relations)
+{
+	ListCell   *lc;
+
+	foreach(lc, relations)
+	{
+		if (((ResultRelInfo *) lfirst(lc))->ri_TrigDesc)
+			return true;
+	}
+	return false;
+}
+
+/* Can it have run anything when it was finished? */
+static bool
+leaves_something(EState *estate)
+{
+	return estate->es_auxmodifytables != NIL ||
+		any_has_triggers(estate->es_opened_result_relations) ||
+		any_has_triggers(estate->es_tuple_routing_result_relations);
+}
+
 static void
 mip_ExecutorFinish(QueryDesc *desc)
 {
@@ -320,7 +342,8 @@ mip_ExecutorFinish(QueryDesc *desc)
 		if (mip_in_transaction())
 			mip_check_routed_tables(desc->estate);
 		mip_replica_check_routed(desc->estate);
-		check_locks(MIP_QUERY_DEPTH);
+		if (leaves_something(desc->estate))
+			check_locks(MIP_QUERY_DEPTH);
 	}
 	PG_CATCH();
 	{

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * catalog.c
- *	  Where the relations of the schema mip are.
+ *	  Where the relations of the schema mip are, and a page of theirs that is read in
+ *	  every transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,9 +11,12 @@
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "commands/extension.h"
+#include "storage/bufmgr.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 
+#include "base/compat.h"
 #include "base/mip.h"
 #include "mipt/catalog.h"
 
@@ -29,16 +33,26 @@ find_relation(const char *name)
 	return relid;
 }
 
-/* Found before, until something happens to them; invalid: look again. */
-static Oid	relids[MIPT_RELATIONS];
+/* What has been found before, until something happens to the relation */
+typedef struct Known
+{
+	Oid			relid;			/* invalid: look again */
+	MipFileLocator locator;		/* of the page */
+	BlockNumber block;
+	Buffer		buffer;			/* invalid: no page is known */
+} Known;
+
+static Known known[MIPT_RELATIONS];
 
 static void
-forget_relids(Datum arg, Oid relid)
+forget_known(Datum arg, Oid relid)
 {
 	for (int i = 0; i < MIPT_RELATIONS; i++)
 	{
-		if (!OidIsValid(relid) || relids[i] == relid)
-			relids[i] = InvalidOid;
+		if (OidIsValid(relid) && known[i].relid != relid)
+			continue;
+		known[i].relid = InvalidOid;
+		known[i].buffer = InvalidBuffer;
 	}
 }
 
@@ -61,12 +75,41 @@ mipt_relid(MiptRelation which)
 	Assert(IsTransactionState());
 	if (!registered)
 	{
-		CacheRegisterRelcacheCallback(forget_relids, (Datum) 0);
+		CacheRegisterRelcacheCallback(forget_known, (Datum) 0);
 		registered = true;
 	}
-	if (!OidIsValid(relids[which]))
-		relids[which] = find_relation(names[which]);
-	return relids[which];
+	if (!OidIsValid(known[which].relid))
+		known[which].relid = find_relation(names[which]);
+	return known[which].relid;
+}
+
+void
+mipt_note_page(MiptRelation which, Relation rel, Buffer buffer)
+{
+	ForkNumber	fork;
+
+	if (known[which].relid != RelationGetRelid(rel))
+		return;					/* something has happened to it: we would not hear of
+								 * what is next */
+	BufferGetTag(buffer, &known[which].locator, &fork, &known[which].block);
+	Assert(fork == MAIN_FORKNUM);
+	known[which].buffer = buffer;
+}
+
+/*
+ * As good as opening the relation for it: of what has happened to that before we hear
+ * here, too; and who has dropped or replaced its file has left no page of it in any buffer.
+ */
+Buffer
+mipt_noted_page(MiptRelation which)
+{
+	const Known *page = &known[which];
+
+	AcceptInvalidationMessages();
+	if (BufferIsValid(page->buffer) &&
+		ReadRecentBuffer(page->locator, MAIN_FORKNUM, page->block, page->buffer))
+		return page->buffer;
+	return InvalidBuffer;
 }
 
 bool

@@ -8,6 +8,9 @@
 #ifndef MIP_CATALOG_H
 #define MIP_CATALOG_H
 
+#include "storage/buf.h"
+#include "utils/relcache.h"
+
 typedef enum MiptRelation
 {
 	MIPT_TABLE,
@@ -24,6 +27,16 @@ typedef enum MiptRelation
 
 /* A relation of the schema mip; an error if it is not there. */
 extern Oid	mipt_relid(MiptRelation which);
+
+/*
+ * The page of a relation that was noted last in this session, pinned, without opening the
+ * relation; invalid if it may not be there any more. Of what the relation's lock keeps
+ * away nothing is kept away: whoever reads sees what was there before or after it.
+ */
+extern Buffer mipt_noted_page(MiptRelation which);
+
+/* Notes a page of its main fork, which the caller has pinned. */
+extern void mipt_note_page(MiptRelation which, Relation rel, Buffer buffer);
 
 /* Without the extension a schema `mip` is somebody else's, who may mean harm. */
 extern bool mipt_exists(void);

@@ -59,12 +59,10 @@ horizon_relid(void)
 	return mipt_relid(MIPT_HORIZON);
 }
 
-/* Smaller than any time if there is none yet. Also when it was moved last. */
+/* Of its page, which is released */
 static int64
-horizon(XLogRecPtr *moved)
+read_horizon(Buffer buffer, XLogRecPtr *moved)
 {
-	Relation	rel = relation_open(horizon_relid(), AccessShareLock);
-	Buffer		buffer = ReadBuffer(rel, 0);
 	HeapTupleData tup;
 	Form_pg_sequence_data data;
 	ItemId		item;
@@ -77,6 +75,23 @@ horizon(XLogRecPtr *moved)
 	result = data->is_called ? data->last_value : -1;
 	*moved = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
+	return result;
+}
+
+/* Smaller than any time if there is none yet. Also when it was moved last. */
+static int64
+horizon(XLogRecPtr *moved)
+{
+	Buffer		buffer = mipt_noted_page(MIPT_HORIZON);
+	Relation	rel;
+	int64		result;
+
+	if (BufferIsValid(buffer))
+		return read_horizon(buffer, moved);
+	rel = relation_open(horizon_relid(), AccessShareLock);
+	buffer = ReadBuffer(rel, 0);
+	mipt_note_page(MIPT_HORIZON, rel, buffer);
+	result = read_horizon(buffer, moved);
 	relation_close(rel, AccessShareLock);
 	return result;
 }

@@ -29,13 +29,13 @@ compare_entries(const ListCell *a, const ListCell *b)
 	return (x > y) - (x < y);
 }
 
-/* The entries, from those that are rows. */
+/* The entries, from those that are rows, and who is alive. */
 static List *
-with_living(const char *xid, List *entries)
+with_living(List *living, List *entries)
 {
 	ListCell   *lc;
 
-	foreach(lc, mip_family_instances(xid))
+	foreach(lc, living)
 	{
 		MipInstance *inst = lfirst(lc);
 		MiptEntry  *entry = mipt_find(entries, inst->xinst);
@@ -56,7 +56,9 @@ with_living(const char *xid, List *entries)
 List *
 mipt_peek(const char *xid)
 {
-	return with_living(xid, mipt_rows(xid));
+	List	   *rows = mipt_rows(xid);
+
+	return with_living(mip_family_instances(xid), rows);
 }
 
 static bool
@@ -79,11 +81,11 @@ refuse_strangers(const char *xid, List *entries)
 }
 
 static bool
-has_own_instance(const char *xid)
+has_own_instance(List *living)
 {
 	ListCell   *lc;
 
-	foreach(lc, mip_family_instances(xid))
+	foreach(lc, living)
 	{
 		if (has_privs_of_role(GetUserId(), ((MipInstance *) lfirst(lc))->owner))
 			return true;
@@ -95,16 +97,17 @@ MiptLook
 mipt_lock(const char *xid, LOCKMODE mode)
 {
 	MiptLook	look = {0};
+	List	   *living = mip_family_instances(xid);
 
 	/* most callers ask for what they know to be alive */
-	if (!has_own_instance(xid))
+	if (!has_own_instance(living))
 	{
 		List	   *rows;
 
 		look.writes = mip_family_writes(xid);
 		rows = mipt_rows_of_new(xid);	/* of mip.begin, most have none */
 		look.none = rows == NIL;
-		refuse_strangers(xid, with_living(xid, rows));
+		refuse_strangers(xid, with_living(living, rows));
 		mip_stop_point("looked");
 	}
 	mip_family_lock(xid, mode);
@@ -118,7 +121,7 @@ has_only_foreign_rows(const char *xid)
 {
 	ListCell   *lc;
 
-	foreach(lc, with_living(xid, mipt_rows(xid)))
+	foreach(lc, mipt_peek(xid))
 	{
 		MiptEntry  *entry = lfirst(lc);
 
@@ -139,7 +142,7 @@ mipt_read_again(const char *xid, MiptLook look)
 	if (!look.none || look.writes != mip_family_writes(xid))
 		return mipt_read(xid);
 	Assert(has_only_foreign_rows(xid) || look.writes != mip_family_writes(xid));
-	entries = with_living(xid, NIL);
+	entries = with_living(mip_family_instances(xid), NIL);
 	refuse_strangers(xid, entries);
 	return entries;
 }

@@ -23,6 +23,8 @@
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_collation_d.h"
+#include "catalog/pg_type_d.h"
 #include "executor/executor.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
@@ -30,6 +32,7 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/varlena.h"
 
 #include "base/compat.h"
 #include "base/mip.h"
@@ -72,35 +75,59 @@ entry_of_row(HeapTuple tup, TupleDesc desc, TransactionId running)
 
 /*
  * Does the XID sort behind all that the primary key has, of dead rows, too? Then the
- * search for its rows would come to the same last page, and find none.
+ * search for its rows would come to the same last page, and find none. That page is locked
+ * for reading, and is released.
  */
 static bool
-sorts_behind_all(Relation index, Datum xid)
+sorts_behind_leaf(Buffer leaf, const text *xid)
 {
-	Buffer		buffer;
-	Page		page;
-	OffsetNumber last;
+	Page		page = BufferGetPage(leaf);
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
 	bool		behind = false;
 
-	if (index->rd_rel->relam != BTREE_AM_OID || index->rd_indoption[0] != 0)
-		return false;
-	buffer = mip_bt_last_leaf(index);
-	if (!BufferIsValid(buffer))
-		return true;			/* there has never been a row */
-	page = BufferGetPage(buffer);
-	last = PageGetMaxOffsetNumber(page);
 	if (last >= P_FIRSTDATAKEY(BTPageGetOpaque(page)))
 	{
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, last));
-		bool		isnull;
-		Datum		greatest = index_getattr(tuple, 1, RelationGetDescr(index), &isnull);
+		text	   *greatest = DatumGetTextPP(PointerGetDatum((char *) tuple + IndexInfoFindDataOffset(tuple->t_info)));
 
-		behind = !isnull &&
-			DatumGetInt32(FunctionCall2Coll(index_getprocinfo(index, 1, BTORDER_PROC),
-											index->rd_indcollation[0], xid, greatest)) > 0;
+		behind = !IndexTupleHasNulls(tuple) &&
+			varstr_cmp(VARDATA_ANY(xid), VARSIZE_ANY_EXHDR(xid),
+					   VARDATA_ANY(greatest), VARSIZE_ANY_EXHDR(greatest), C_COLLATION_OID) > 0;
 	}
-	_bt_relbuf(index, buffer);
+	UnlockReleaseBuffer(leaf);
 	return behind;
+}
+
+/* The same by the page that has been the last one before; false if it is not */
+static bool
+sorts_behind_noted(const text *xid)
+{
+	Buffer		leaf = mipt_noted_page(MIPT_PKEY);
+	BTPageOpaque opaque;
+
+	if (!BufferIsValid(leaf))
+		return false;
+	LockBuffer(leaf, BUFFER_LOCK_SHARE);
+	opaque = BTPageGetOpaque(BufferGetPage(leaf));
+	if (P_ISLEAF(opaque) && P_RIGHTMOST(opaque) && !P_IGNORE(opaque))
+		return sorts_behind_leaf(leaf, xid);
+	UnlockReleaseBuffer(leaf);
+	return false;
+}
+
+static bool
+sorts_behind_all(Relation index, const text *xid)
+{
+	Buffer		leaf;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || index->rd_indoption[0] != 0 ||
+		index->rd_opcintype[0] != TEXTOID || index->rd_indcollation[0] != C_COLLATION_OID)
+		return false;
+	leaf = mip_bt_last_leaf(index);
+	if (!BufferIsValid(leaf))
+		return true;			/* there has never been a row */
+	mipt_note_page(MIPT_PKEY, index, leaf);
+	return sorts_behind_leaf(leaf, xid);
 }
 
 static List *
@@ -127,14 +154,12 @@ find_rows(Relation rel, Relation index, Datum xid)
 	return rows;
 }
 
-static List *
-read_rows(const char *xid, bool may_be_last)
+List *
+mipt_rows(const char *xid)
 {
 	Relation	rel = open_mipt(AccessShareLock);
 	Relation	index = index_open(mipt_relid(MIPT_PKEY), AccessShareLock);
-	Datum		value = CStringGetTextDatum(xid);
-	List	   *rows = may_be_last && sorts_behind_all(index, value) ? NIL :
-		find_rows(rel, index, value);
+	List	   *rows = find_rows(rel, index, CStringGetTextDatum(xid));
 
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
@@ -142,15 +167,18 @@ read_rows(const char *xid, bool may_be_last)
 }
 
 List *
-mipt_rows(const char *xid)
-{
-	return read_rows(xid, false);
-}
-
-List *
 mipt_rows_of_new(const char *xid)
 {
-	return read_rows(xid, true);
+	text	   *value = cstring_to_text(xid);
+	Relation	index;
+	bool		none;
+
+	if (sorts_behind_noted(value))
+		return NIL;
+	index = index_open(mipt_relid(MIPT_PKEY), AccessShareLock);
+	none = sorts_behind_all(index, value);
+	index_close(index, AccessShareLock);
+	return none ? NIL : mipt_rows(xid);
 }
 
 /*

@@ -1,0 +1,129 @@
+# The last page of the MIPT's key and that of the horizon are read where they have been read before, without opening
+# their relations: whatever has become of these meanwhile, nobody runs what has been committed, or has expired.
+# [looked-once] [entry-or-horizon]
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use MipTest;
+use Test::More;
+use Time::Local qw(timegm);
+
+my $node = mip_node('noted_pages', 'mip.retention' => '0');
+my $other = session($node, 'other');
+my $year = 2001;
+
+# The time of the XID that was made last
+sub its_time { return timegm(0, 0, 0, 1, 0, $year) * 1000; }
+
+# The XID made in the next year: it sorts behind all others
+sub next_xid
+{
+	$year++;
+	return sprintf('%08x-%04x-7000-8000-%012x', its_time() >> 16, its_time() & 0xffff, $year);
+}
+
+# What commits a new request
+sub request { return "BEGIN; SELECT FROM mip.begin('" . next_xid() . "', 1); SELECT FROM mip.commit_one_phase('', '')"; }
+
+# A session that has read both pages, in a transaction that begins before what is next, and need not look at a catalog
+sub warm
+{
+	my $s = session($node, 'warm');
+	$s->sql('SET plan_cache_mode = force_generic_plan');
+	$s->sql($_)
+	  for 'PREPARE begun (text) AS SELECT FROM mip.begin($1, 2)',
+	  q[PREPARE ended AS SELECT FROM mip.commit_one_phase('', '')];
+	for (1 .. 2)
+	{
+		my $xid = next_xid();
+		$s->sql($_) for 'BEGIN', "EXECUTE begun ('$xid')", 'EXECUTE ended';
+	}
+	$s->sql('BEGIN');
+	return $s;
+}
+
+# ---- the key ----
+
+sub key_becomes
+{
+	my ($what, $becomes) = @_;
+	my $s = warm();
+	my $new = session($node, 'new');
+
+	$becomes->();
+	$new->sql(request());
+	my $xid = sprintf '%s', $new->sql('SELECT max(xid) FROM mip.mipt');
+	$s->refused("EXECUTE begun ('$xid')", 'MP001', "the key, $what: a request that has been committed");
+	$xid = next_xid();
+	$s->sql($_) for 'ROLLBACK', 'BEGIN', "EXECUTE begun ('$xid')", 'EXECUTE ended';
+	is($new->sql("SELECT state FROM mip.instances('$xid')"), 'committed', "the key, $what: one that has not");
+	$_->quit for $s, $new;
+	return;
+}
+
+key_becomes('as it was', sub { });
+key_becomes('too long for one page', sub { $other->sql(join(';', map { request() } 1 .. 60)) for 1 .. 10; });
+key_becomes("behind $_", sub { $other->sql($_) })
+  for 'REINDEX INDEX mip.mipt_pkey', 'VACUUM FULL mip.mipt', 'DROP EXTENSION pg_mip; CREATE EXTENSION pg_mip';
+
+# The former index takes no rows any more; it is not dropped as long as there is somebody who may read it.
+my @readers = map { session($node, $_) } 'one who reads', 'another one';
+
+sub reads_mipt { $_[0]->sql('BEGIN; SELECT 1 FROM mip.mipt LIMIT 1'); return; }
+
+sub waits_for_reader
+{
+	my ($pid) = @_;
+	return $node->poll_query_until('postgres', "SELECT pg_blocking_pids($_[0]) <> '{}' AND NOT $_[1] = ANY (pg_blocking_pids($_[0]))")
+	  || die 'nobody is waited for';
+}
+
+key_becomes('beside the former one', sub {
+	reads_mipt($readers[0]);
+	$other->send_sql('REINDEX INDEX CONCURRENTLY mip.mipt_pkey');
+	waits_for_reader($other->pid, $readers[1]->pid);
+	reads_mipt($readers[1]);
+	$readers[0]->sql('COMMIT');
+	waits_for_reader($other->pid, $readers[0]->pid);
+	is(mip_sql($node, q[SELECT count(*) FROM pg_index WHERE indrelid = 'mip.mipt'::regclass AND NOT indislive]), 1, 'there is a former one');
+});
+$readers[1]->sql('COMMIT');
+is(($other->finish)[1], '', 'which goes then');
+$_->quit for @readers;
+
+# ---- the horizon ----
+
+sub horizon_moves
+{
+	my ($how, $moves) = @_;
+	my $s = warm();
+	my $xid = next_xid();
+
+	$moves->(its_time());
+	$s->refused("EXECUTE begun ('$xid')", 'MP007', "the horizon, $how: an expired request");
+	$xid = next_xid();
+	$s->sql($_) for 'ROLLBACK', 'BEGIN', "EXECUTE begun ('$xid')";
+	$moves->(its_time());
+	$s->refused('EXECUTE ended', 'MP007', "the horizon, $how: one that expires while it runs");
+	$s->quit;
+	return;
+}
+
+horizon_moves('moved', sub { $other->sql("SELECT setval('mip.horizon', $_[0])") });
+horizon_moves('rewritten', sub { $other->sql("BEGIN; ALTER SEQUENCE mip.horizon RESTART; SELECT setval('mip.horizon', $_[0]); COMMIT") });
+$other->quit;
+
+# ---- pages that are in no buffer any more ----
+
+$node->append_conf('postgresql.conf', "shared_buffers = '400kB'");
+$node->restart;
+$other = session($node, 'other');
+$other->sql('CREATE TABLE big AS SELECT i, repeat($$x$$, 1000) FROM generate_series(1, 2000) i');
+key_becomes('in no buffer', sub { $other->sql('SELECT count(*) FROM big') });
+horizon_moves('in no buffer', sub { $other->sql("SELECT setval('mip.horizon', $_[0]); SELECT count(*) FROM big") });
+$other->quit;
+
+done_testing();
