@@ -72,6 +72,7 @@ PREPARE_TRANSACTION = Statement("prepare_transaction", "PREPARE TRANSACTION '{xi
 COMMIT_PREPARED = Statement("commit_prepared", "COMMIT PREPARED '{xid}'")
 KEY = Statement("key", "INSERT INTO request (key, request, result) VALUES ($1, $2, $3)", ("xid", "request", "result"))
 MIP_BEGIN = Statement("mip_begin", "SELECT mip.begin($1, $2)", ("xid", "xinst"))
+MIP_START = Statement("mip_start", "SELECT mip.start($1, $2)", ("xid", "xinst"))
 
 
 def _mip(call: str, *parameters: str) -> tuple[Statement, Statement]:
@@ -86,19 +87,19 @@ MIP_ONE_PHASE, MIP_ONE_PHASE_BESIDE = _mip("commit_one_phase", "request", "resul
 
 End = tuple[list[Statement], list[Statement], list[Statement]]
 # With the first statement, with the last one, and afterwards
-_INSTANCE: End = ([MIP_BEGIN], [MIP_PREPARE], [MIP_COMMIT])
-_INSTANCE_BESIDE: End = ([MIP_BEGIN], [MIP_PREPARE_BESIDE], [MIP_COMMIT_BESIDE])
+_INSTANCE: End = ([BEGIN, MIP_BEGIN], [MIP_PREPARE], [MIP_COMMIT])
+_INSTANCE_BESIDE: End = ([MIP_START], [MIP_PREPARE_BESIDE], [MIP_COMMIT_BESIDE])
 ENDS: dict[str, End] = {
-    "a": ([], [COMMIT], []),
-    "a+k": ([], [KEY, COMMIT], []),
-    "b": ([], [PREPARE_TRANSACTION], [COMMIT_PREPARED]),
-    "c": ([], [KEY, PREPARE_TRANSACTION], [COMMIT_PREPARED]),
+    "a": ([BEGIN], [COMMIT], []),
+    "a+k": ([BEGIN], [KEY, COMMIT], []),
+    "b": ([BEGIN], [PREPARE_TRANSACTION], [COMMIT_PREPARED]),
+    "c": ([BEGIN], [KEY, PREPARE_TRANSACTION], [COMMIT_PREPARED]),
     "d": _INSTANCE,
     "db": _INSTANCE_BESIDE,
     "e": _INSTANCE,
     "eb": _INSTANCE_BESIDE,
-    "f": ([MIP_BEGIN], [MIP_ONE_PHASE], []),
-    "fb": ([MIP_BEGIN], [MIP_ONE_PHASE_BESIDE], []),
+    "f": ([BEGIN, MIP_BEGIN], [MIP_ONE_PHASE], []),
+    "fb": ([MIP_START], [MIP_ONE_PHASE_BESIDE], []),
 }
 
 
@@ -111,7 +112,7 @@ def messages(case: str, state: str) -> list[list[Statement]]:
     """Of one transaction. It takes account, teller and branch in this order, so that nobody waits in a circle."""
     first, last, then = ENDS[case]
     reads = [[read] for read in READS[state]]
-    return [[BEGIN, *first, ACCOUNT], *reads, [TELLER], [BRANCH, *last], *([statement] for statement in then)]
+    return [[*first, ACCOUNT], *reads, [TELLER], [BRANCH, *last], *([statement] for statement in then)]
 
 
 def distinct(of: Sequence[Sequence[Statement]]) -> list[Statement]:

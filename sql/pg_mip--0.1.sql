@@ -100,6 +100,12 @@ CREATE FUNCTION mip.begin_beside(xid text, xinst bigint, sites text[] DEFAULT '{
 COMMENT ON FUNCTION mip.begin_beside(text, bigint, text[], text, text) IS
 	'mip.begin; returns which instances of the request are prepared here, NULL where none is';
 
+CREATE FUNCTION mip.start(xid text, xinst bigint, sites text[] DEFAULT '{}', key text DEFAULT NULL,
+	serializable text DEFAULT NULL, isolation text DEFAULT NULL) RETURNS bigint[]
+	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_start';
+COMMENT ON FUNCTION mip.start(text, bigint, text[], text, text, text) IS
+	'BEGIN and mip.begin_beside in one; with an isolation only at this';
+
 CREATE TYPE mip.instance AS (
 	xinst bigint,
 	state mip.state,
@@ -141,6 +147,26 @@ CREATE FUNCTION mip.commit_beside(xid text, xinst bigint) RETURNS bigint[]
 	LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'mip_commit_beside';
 COMMENT ON FUNCTION mip.commit_beside(text, bigint) IS
 	'mip.commit; returns which other instances of the request the MIPT has, NULL where none is';
+
+-- The same for CALL, which takes the server less than SELECT where statements are sent as texts, above all without output
+CREATE PROCEDURE mip.do_begin(xid text, xinst bigint, sites text[] DEFAULT '{}', key text DEFAULT NULL,
+	serializable text DEFAULT NULL)
+	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_begin';
+COMMENT ON PROCEDURE mip.do_begin(text, bigint, text[], text, text) IS 'mip.begin';
+CREATE PROCEDURE mip.do_start(xid text, xinst bigint, sites text[] DEFAULT '{}', key text DEFAULT NULL,
+	serializable text DEFAULT NULL, isolation text DEFAULT NULL)
+	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_start';
+COMMENT ON PROCEDURE mip.do_start(text, bigint, text[], text, text, text) IS 'BEGIN and mip.begin in one';
+CREATE PROCEDURE mip.do_prepare(request text, result text, key text DEFAULT NULL, INOUT others bigint[] DEFAULT NULL)
+	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_prepare_beside';
+COMMENT ON PROCEDURE mip.do_prepare(text, text, text, bigint[]) IS 'mip.prepare_beside';
+CREATE PROCEDURE mip.do_commit_one_phase(request text, result text, key text DEFAULT NULL,
+	INOUT others bigint[] DEFAULT NULL)
+	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_commit_one_phase_beside';
+COMMENT ON PROCEDURE mip.do_commit_one_phase(text, text, text, bigint[]) IS 'mip.commit_one_phase_beside';
+CREATE PROCEDURE mip.do_commit(xid text, xinst bigint)
+	LANGUAGE C AS 'MODULE_PATHNAME', 'mip_commit_beside';
+COMMENT ON PROCEDURE mip.do_commit(text, bigint) IS 'mip.commit, which returns nothing';
 
 CREATE FUNCTION mip.rollback(xid text, xinst bigint) RETURNS SETOF mip.instance
 	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 2 AS 'MODULE_PATHNAME', 'mip_rollback';

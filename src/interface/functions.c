@@ -22,6 +22,7 @@
 #include "replication/logicalworker.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "base/mip.h"
@@ -46,6 +47,7 @@
 
 PG_FUNCTION_INFO_V1(mip_begin);
 PG_FUNCTION_INFO_V1(mip_begin_beside);
+PG_FUNCTION_INFO_V1(mip_start);
 PG_FUNCTION_INFO_V1(mip_prepare);
 PG_FUNCTION_INFO_V1(mip_prepare_beside);
 PG_FUNCTION_INFO_V1(mip_commit_one_phase);
@@ -177,6 +179,21 @@ return_entries(FunctionCallInfo fcinfo, List *entries)
 	return (Datum) 0;
 }
 
+/* An array, or NULL; of a procedure it is its only output, if it has any. */
+static Datum
+return_array(FunctionCallInfo fcinfo, ArrayType *array)
+{
+	Datum		value = PointerGetDatum(array);
+	bool		isnull = array == NULL;
+	TupleDesc	desc;
+
+	if (fcinfo->context && IsA(fcinfo->context, CallContext) &&
+		get_call_result_type(fcinfo, NULL, &desc) == TYPEFUNC_COMPOSITE)
+		return HeapTupleGetDatum(heap_form_tuple(desc, &value, &isnull));
+	fcinfo->isnull = isnull;
+	return value;
+}
+
 /* The XINSTs of those that are not this one; NULL if there are none. */
 static Datum
 return_others(FunctionCallInfo fcinfo, List *entries, int64 xinst)
@@ -192,20 +209,26 @@ return_others(FunctionCallInfo fcinfo, List *entries, int64 xinst)
 		if (entry->xinst != xinst)
 			others[n++] = Int64GetDatum(entry->xinst);
 	}
-	if (n == 0)
-		PG_RETURN_NULL();
-	PG_RETURN_ARRAYTYPE_P(construct_array(others, n, INT8OID, sizeof(int64),
-										  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	return return_array(fcinfo, n == 0 ? NULL :
+						construct_array(others, n, INT8OID, sizeof(int64),
+										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
 /* ---- functions that belong to a MIP transaction ---- */
 
 static List *
-begin(FunctionCallInfo fcinfo, const char *function)
+begin(FunctionCallInfo fcinfo)
 {
 	char	   *xid = xid_argument(fcinfo);
 	int64		xinst = xinst_argument(fcinfo);
 
+	return mip_instance_begin(xid, xinst, sites_argument(fcinfo), text_argument(fcinfo, 3, "key"),
+							  text_argument(fcinfo, 4, "word"));
+}
+
+static List *
+begin_in_block(FunctionCallInfo fcinfo, const char *function)
+{
 	mip_require_preload();
 	mip_require_top_level(fcinfo, function);
 	if (!IsTransactionBlock())
@@ -213,29 +236,82 @@ begin(FunctionCallInfo fcinfo, const char *function)
 				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s needs a transaction block", function),
 				 errhint("Send BEGIN first.")));
-	return mip_instance_begin(xid, xinst, sites_argument(fcinfo), text_argument(fcinfo, 3, "key"),
-							  text_argument(fcinfo, 4, "word"));
+	return begin(fcinfo);
+}
+
+/* Those that are prepared, but for the one that has begun. */
+static Datum
+return_prepared(FunctionCallInfo fcinfo, List *entries)
+{
+	List	   *prepared = NIL;
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		if (((MiptEntry *) lfirst(lc))->state == MIP_PREPARED)
+			prepared = lappend(prepared, lfirst(lc));
+	}
+	return return_others(fcinfo, prepared, PG_GETARG_INT64(1));
 }
 
 Datum
 mip_begin(PG_FUNCTION_ARGS)
 {
-	(void) begin(fcinfo, "mip.begin");
+	(void) begin_in_block(fcinfo, "mip.begin");
 	PG_RETURN_VOID();
 }
 
 Datum
 mip_begin_beside(PG_FUNCTION_ARGS)
 {
-	List	   *prepared = NIL;
-	ListCell   *lc;
+	return return_prepared(fcinfo, begin_in_block(fcinfo, "mip.begin_beside"));
+}
 
-	foreach(lc, begin(fcinfo, "mip.begin_beside"))
-	{
-		if (((MiptEntry *) lfirst(lc))->state == MIP_PREPARED)
-			prepared = lappend(prepared, lfirst(lc));
-	}
-	return return_others(fcinfo, prepared, PG_GETARG_INT64(1));
+/*
+ * It is what the session runs transactions at: this statement has had its snapshot by
+ * now, so it cannot be chosen any more.
+ */
+static void
+require_isolation(FunctionCallInfo fcinfo)
+{
+	const char *isolation = GetConfigOption("transaction_isolation", false, false);
+	char	   *wanted;
+
+	if (PG_ARGISNULL(5))
+		return;
+	wanted = text_to_cstring(PG_GETARG_TEXT_PP(5));
+	if (pg_strcasecmp(wanted, isolation) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INAPPROPRIATE_ISOLATION_LEVEL_FOR_BRANCH_TRANSACTION),
+				 errmsg("a transaction of this session runs at \"%s\", not at \"%s\"", isolation, wanted),
+				 errhint("Send BEGIN ISOLATION LEVEL and mip.begin, or set default_transaction_isolation before.")));
+}
+
+/*
+ * Makes the transaction of this statement a block, as BEGIN does. From then on an error
+ * leaves a failed one: a client that goes on regardless changes nothing.
+ */
+static void
+begin_block(const char *function)
+{
+	EndImplicitTransactionBlock();	/* of a message with more statements */
+	if (IsTransactionBlock())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block", function),
+				 errhint("Call mip.begin there.")));
+	BeginTransactionBlock();
+	CommitTransactionCommand(); /* commits nothing: the block has begun */
+}
+
+Datum
+mip_start(PG_FUNCTION_ARGS)
+{
+	mip_require_preload();
+	mip_require_sole(fcinfo, "mip.start");
+	require_isolation(fcinfo);
+	begin_block("mip.start");
+	return return_prepared(fcinfo, begin(fcinfo));
 }
 
 static List *

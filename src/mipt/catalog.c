@@ -88,9 +88,9 @@ mipt_note_page(MiptRelation which, Relation rel, Buffer buffer)
 {
 	ForkNumber	fork;
 
+	/* else something has happened to it, and of what is next we hear nothing */
 	if (known[which].relid != RelationGetRelid(rel))
-		return;					/* something has happened to it: we would not hear of
-								 * what is next */
+		return;
 	BufferGetTag(buffer, &known[which].locator, &fork, &known[which].block);
 	Assert(fork == MAIN_FORKNUM);
 	known[which].buffer = buffer;

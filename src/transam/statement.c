@@ -61,6 +61,24 @@ mip_stores_cursor(void)
 }
 
 /*
+ * CALL, which the client has sent itself? What is called for its arguments, or by another
+ * procedure, is not called like that, or is deeper.
+ */
+static bool
+is_clients_call(FunctionCallInfo fcinfo)
+{
+	Node	   *stmt;
+
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		mip_statement.depth != MIP_UTILITY_DEPTH ||
+		ActivePortal == NULL || list_length(ActivePortal->stmts) != 1)
+		return false;
+	stmt = linitial_node(PlannedStmt, ActivePortal->stmts)->utilityStmt;
+	return stmt && IsA(stmt, CallStmt) &&
+		castNode(CallStmt, stmt)->funcexpr->funcid == fcinfo->flinfo->fn_oid;
+}
+
+/*
  * Deferred triggers run at depth 0, and so do cursors that are being stored,
  * functions that the planner evaluates, or EXECUTE for its arguments, and what is
  * not called by a statement at all: by the protocol's function call, or at login.
@@ -76,6 +94,8 @@ mip_stores_cursor(void)
 void
 mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
 {
+	if (is_clients_call(fcinfo))
+		return;
 	if (mip_statement.depth != MIP_QUERY_DEPTH || fcinfo->flinfo == NULL ||
 		fcinfo->flinfo->fn_mcxt != mip_statement.query_memory ||
 		!portal_runs_query() || mip_in_trigger() || mip_statement.planning ||
@@ -97,6 +117,8 @@ mip_require_sole(FunctionCallInfo fcinfo, const char *function)
 	Plan	   *plan;
 	TargetEntry *target;
 
+	if (is_clients_call(fcinfo))
+		return;
 	mip_require_top_level(fcinfo, function);
 	plan = mip_statement.plan->planTree;
 	target = list_length(plan->targetlist) == 1 ? linitial(plan->targetlist) : NULL;
@@ -131,7 +153,7 @@ mip_require_whole(const char *function)
 		 portal->strategy == PORTAL_UTIL_SELECT))
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("%s cannot be called by EXECUTE or by a statement that changes rows in the extended query protocol",
+				 errmsg("%s cannot be called by EXECUTE, CALL or a statement that changes rows in the extended query protocol",
 						function),
 				 errhint("Send SELECT * FROM %s(...) itself.", function)));
 	mip_statement.whole = function;

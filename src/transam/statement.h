@@ -70,7 +70,7 @@ extern bool mip_stores_cursor(void);
  */
 extern void mip_require_top_level(FunctionCallInfo fcinfo, const char *function);
 
-/* The same, and unless that statement is SELECT of this call and nothing else. */
+/* The same, and unless that statement is SELECT of this call and nothing else, or CALL. */
 extern void mip_require_sole(FunctionCallInfo fcinfo, const char *function);
 
 /*

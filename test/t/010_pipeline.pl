@@ -105,6 +105,20 @@ SELECT * FROM mip.commit_one_phase('request', 'result');
 		is(mip_sql($node, 'SELECT v, (SELECT count(*) FROM log) FROM counter'),
 			'200|200', "$name: one phase, rows");
 
+		# begun without BEGIN, by the functions for drivers
+		set_up();
+		($rc, $err) = bench(
+			$mode, $pipeline, 50, qq[
+SELECT mip.start('start $step-' || :x::text, 1);
+UPDATE counter SET v = v + 1 WHERE id = 1;
+INSERT INTO log VALUES (:x::text, 1);
+SELECT mip.prepare_beside('request', 'result');
+SELECT mip.commit_beside('start $step-' || :x::text, 1);
+]);
+		is($rc, 0, "$name: mip.start");
+		is(mip_sql($node, 'SELECT v, (SELECT count(*) FROM log) FROM counter'),
+			'200|200', "$name: mip.start, rows");
+
 		# the commit of one goes with the beginning of the next one
 		if ($pipeline)
 		{

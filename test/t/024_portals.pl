@@ -146,6 +146,51 @@ execute('', q[SELECT * FROM mip.commit_one_phase('', '')], 1);
 like(sync(), qr/E\(MP006\)ZI/, 'one phase: a part, refused');
 is(states($node, 'one phase'), '', 'one phase: not committed');
 
+# ---- a block that is begun by mip.start ----
+
+connect_to();
+execute('', q[SELECT mip.start('started', 1)], 0);
+execute('', 'INSERT INTO t VALUES (100)', 0);
+is(sync(), '12DC12CZT', 'mip.start: a block');
+execute('', q[SELECT mip.prepare_beside('', '')], 0);
+is(sync(), '12DCZI', '... which is prepared');
+is(query(q[SELECT FROM mip.commit('started', 1)]), 'TDCZI', '... and committed');
+for my $fails (q[SELECT mip.start('started', 2)], q[SELECT mip.start('starts', 0)])
+{
+	execute('', $fails, 0);
+	execute('', 'INSERT INTO t VALUES (101)', 0);
+	like(sync(), qr/^12E\(\w+\)ZE$/, "$fails: a failed block");
+	is(query('INSERT INTO t VALUES (101)'), 'E(25P02)ZE', '... that changes nothing');
+	query('ROLLBACK');
+}
+execute('', q[SELECT mip.start('starts', 1)], 0);
+execute('', 'SELECT 1 / 0', 0);
+execute('', 'INSERT INTO t VALUES (101)', 0);
+is(sync(), '12DC1E(22012)ZE', 'mip.start: another statement fails');
+query('ROLLBACK');
+execute('', q[SELECT mip.start('starts', 1)], 1);
+is(sync(), '12DsZT', 'mip.start: a part of its rows, of which there is one');
+query('ROLLBACK');
+is(call('mip.start(text, bigint, text[], text, text, text)', 'starts', 1, '{}', '', '', 'read committed'), 'E(MP006)ZI', 'mip.start: not by a function call');
+is(mip_sql($node, q[SELECT count(*) FROM mip.instances('starts')]), 0, '... nothing is left of it');
+
+# ---- CALL ----
+
+query('BEGIN');
+execute('', q[CALL mip.do_begin('by CALL', 1)], 0);
+execute('', 'INSERT INTO t VALUES (102)', 0);
+is(sync(), '12C12CZT', 'CALL mip.do_begin');
+execute('', q[CALL mip.do_prepare('', '')], 0);
+like(sync(), qr/E\(MP006\)ZE$/, 'CALL mip.do_prepare: only as a simple query');
+query('ROLLBACK');
+is(query(q[CALL mip.do_start('by CALL', 1)]), 'CZT', 'CALL mip.do_start');
+query('INSERT INTO t VALUES (102)');
+is(query(q[CALL mip.do_prepare('', '')]), 'TDCZI', 'CALL mip.do_prepare');
+execute('', q[CALL mip.do_commit('by CALL', 1)], 0);
+is(sync(), '12CZI', 'CALL mip.do_commit');
+is(mip_sql($node, 'SELECT array_agg(id ORDER BY id) FROM t WHERE id BETWEEN 100 AND 102'), '{100,102}', 'what has been committed');
+mip_sql($node, 'DELETE FROM t');
+
 # Nobody can tell whether rows that a portal has stored are fetched in parts.
 my %stored = (
 	utility => 'EXECUTE ending',
