@@ -37,6 +37,9 @@ Awaited = Coroutine[Any, Any, T]
 
 _NOT_YOURS = "a handler must not end its own transaction"
 _USE_COPY = "COPY from or to the client needs copy()"
+_USUAL = "read committed"
+"""The isolation level of transactions that are begun by mip.start: PostgreSQL's default."""
+_OtherIsolation = psycopg.errors.InappropriateIsolationLevelForBranchTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,29 +423,43 @@ class Branch:
     async def _together(self, *queries: Query) -> list[PGresult]:
         """Run these statements, the first ones together with the begin of the transaction and of the instance."""
         before = () if self.begun else self._beginning()
+        answers = await self._run_behind(before, queries)
+        if before and not answers.results and isinstance(answers.error, _OtherIsolation):
+            self.conn.starts = False
+            before = self._beginning()
+            answers = await self._run_behind(before, queries)
+        answers.check()
+        if before:
+            await self._on_begun(self.site)
+        return answers.results[len(before) :]
+
+    async def _run_behind(self, before: Sequence[Query], queries: Sequence[Query]) -> Answers:
+        """Run these statements behind those that begin. An error of theirs is in the answers."""
         self.begun = True
         answers = Answers()
         try:
             await together(self.conn, [*before, *queries], answers)
         finally:
             self._asked &= answers.sent == len(before) + len(queries)
-            self.begun = answers.sent > 0 or not before
+            self.begun = not before or (answers.sent > 0 and not self._is_refused(answers))
             if before and len(answers.results) >= len(before):
                 beside = answers.results[len(before) - 1].get_value(0, 0)
                 if beside is not None:
                     self._on_beside(numbers(beside))
-        answers.check()
-        if before:
-            await self._on_begun(self.site)
-        return answers.results[len(before) :]
+        return answers
 
-    def _beginning(self) -> tuple[Query, Query]:
+    def _is_refused(self, answers: Answers) -> bool:
+        """Whether the first of these has failed, and has left no transaction."""
+        idle = self.conn.pgconn.transaction_status == TransactionStatus.IDLE
+        return answers.error is not None and not answers.results and idle
+
+    def _beginning(self) -> Sequence[Query]:
         me = self._instance
         everywhere = "everywhere" if self.everywhere else None
-        return (
-            Query(f"BEGIN ISOLATION LEVEL {me.isolation}".encode()),
-            Query(_sql.BEGIN, me.xid, me.xinst, text_array(me.sites), self._key, everywhere),
-        )
+        of_instance = (me.xid, me.xinst, text_array(me.sites), self._key, everywhere)
+        if me.isolation == _USUAL and self.conn.starts:
+            return (Query(_sql.START, *of_instance, _USUAL),)
+        return Query(f"BEGIN ISOLATION LEVEL {me.isolation}".encode()), Query(_sql.BEGIN, *of_instance)
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:

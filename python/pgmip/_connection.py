@@ -44,6 +44,8 @@ class ObedientConnection(Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.is_cut = asyncio.Event()
+        self.starts = True
+        """Whether a transaction may be begun by mip.start: not where its sessions run at another isolation level."""
         self.reader = Reader(self.pgconn)
         self._again: asyncio.Task[None] | None = None
         self._enough = asyncio.Event()

@@ -49,6 +49,7 @@ __all__ = [
     "REPLICA_TRIM",
     "ROLLBACK",
     "SAYS_PUSH_AFTER",
+    "START",
     "WAITING",
     "WAITS",
     "WRITESET_APPLY",
@@ -72,6 +73,7 @@ def _mipt_of(call: str) -> bytes:
 
 
 # What each transaction takes; see _direct.py.
+START = b"SELECT mip.start($1, $2, $3, $4, $5, $6)"
 BEGIN = b"SELECT mip.begin_beside($1, $2, $3, $4, $5)"
 PREPARE = b"SELECT mip.prepare_beside($1, $2, $3)"
 COMMIT_ONE_PHASE = b"SELECT mip.commit_one_phase_beside($1, $2, $3)"

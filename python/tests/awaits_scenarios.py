@@ -31,6 +31,7 @@ for module in ("sweeper", "http", "client", "sync"):
 PATIENCE = 20  # seconds, for what happens soon or never
 A_WHILE = 2  # seconds
 MUCH = 12_000_000  # bytes, more than sockets have room for
+OTHERWISE = r"-c default_transaction_isolation=repeatable\\ read"
 
 
 @dataclass
@@ -99,8 +100,10 @@ class Scenario:
     """The XID under which the sites have what is asked for with this one."""
 
 
-def make_broken_app(world: World, **parameters: Any) -> Any:
-    named = {site: conninfo + " application_name=broken" for site, conninfo in world.shop.conninfos().items()}
+def make_broken_app(world: World, *, session: str = "", **parameters: Any) -> Any:
+    """`session`: settings of its sessions, as options of libpq's."""
+    options = f" application_name=broken options='{session}'"
+    named = {site: conninfo + options for site, conninfo in world.shop.conninfos().items()}
     app = make_app(named, kind=broken.App, **{"pool_size": 2, "step_timeout": 2.0, **parameters})
 
     @app.transaction(sites=("store", "bank"))
@@ -460,6 +463,14 @@ async def distrust(world: World, xid: str) -> Any:
     for site in world.app._pools.values():
         for conn in idle_at(site):
             conn.heard = -1e9
+    return await buy(world, xid)
+
+
+async def forgetful(world: World, xid: str) -> Any:
+    """Of what a begin has been told of a session."""
+    for site in world.app._pools.values():
+        for conn in idle_at(site):
+            conn.starts = True
     return await buy(world, xid)
 
 
@@ -896,6 +907,7 @@ SCENARIOS = {
     "one after another": Scenario(buy, prepared("bank"), parameters={"parallel": False}),
     "carefully": Scenario(carefully, transaction="carefully"),
     "much to be sent": Scenario(heavy, transaction="heavy"),
+    "sessions of another isolation level": Scenario(forgetful, parameters={"session": OTHERWISE}),
     "work that others have done": Scenario(slow, needless, transaction="slow"),
     "the only attempt": Scenario(buy_at_once, ahead),
     "a statement left running": Scenario(careless),

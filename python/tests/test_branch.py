@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from shop import Shop
 
 from pgmip import _sql
-from pgmip._branch import Branch, Instance, Lost, NotPrepared, Prepared, _nothing
+from pgmip._branch import Branch, Instance, Lost, NotPrepared, Prepared, _count, _nothing, _one
 from pgmip._connection import PooledConnection
 from pgmip.decision import Entry, State
 from pgmip.xinst import new_xinst
@@ -164,3 +164,35 @@ async def test_a_connection_that_waits_is_not_taken_for_a_copy(shop: Shop) -> No
         assert branch._copies_still(psycopg.OperationalError("cannot exit pipeline mode")) is copies
         await branch.conn.cancel_safe()
         await branch.conn.close()
+
+
+@pytest.mark.parametrize("default", ["read committed", "repeatable read", "serializable"])
+async def test_runs_at_its_own_isolation_level_whatever_that_of_the_session(shop: Shop, default: str) -> None:
+    conn = await PooledConnection.connect(shop.clusters["store"].conninfo(), patience=5, ended=ignore_error)
+    await conn.execute(f"SET default_transaction_isolation = '{default}'")
+    for xid in (f"first {default}", f"second {default}"):
+        branch = branch_over(conn, xid)
+        assert await branch.run("SHOW transaction_isolation", None, _one) == ("read committed",)
+        assert await branch.run("UPDATE item SET stock = stock + 1 WHERE i_id = 2", None, _count) == 1
+        assert isinstance(await branch.commit_one_phase("q", "r", 5), Prepared)
+    assert conn.starts is (default == "read committed")  # else each time there would be a further trip
+    await conn.close()
+    shop.assert_clean()
+
+
+async def test_a_begin_that_is_refused_at_once_leaves_nothing_to_be_ended(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the extension is not installed: its error, and no other one, and no transaction."""
+    monkeypatch.setattr(_sql, "START", _sql.START.replace(b"mip.start", b"mip.begins"))
+    branch = await branch_of(shop, "not installed")
+    for _ in range(2):
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            await branch.run("SELECT 1", None, _nothing)
+    assert not branch.begun
+    assert isinstance(branch.failure, psycopg.errors.UndefinedFunction)
+    vote = await branch.prepare("q", "r", 5)
+    assert isinstance(vote, NotPrepared)
+    assert isinstance(vote.error, psycopg.errors.UndefinedFunction)
+    await branch.conn.close()
+    shop.assert_clean()

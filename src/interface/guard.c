@@ -323,6 +323,7 @@ static bool
 leaves_something(EState *estate)
 {
 	return estate->es_auxmodifytables != NIL ||
+		estate->es_trig_target_relations != NIL ||
 		any_has_triggers(estate->es_opened_result_relations) ||
 		any_has_triggers(estate->es_tuple_routing_result_relations);
 }

@@ -40,6 +40,7 @@ typedef struct Known
 	MipFileLocator locator;		/* of the page */
 	BlockNumber block;
 	Buffer		buffer;			/* invalid: no page is known */
+	uint64		note;			/* which it is; 0 if no page is known */
 } Known;
 
 static Known known[MIPT_RELATIONS];
@@ -53,6 +54,7 @@ forget_known(Datum arg, Oid relid)
 			continue;
 		known[i].relid = InvalidOid;
 		known[i].buffer = InvalidBuffer;
+		known[i].note = 0;
 	}
 }
 
@@ -86,6 +88,7 @@ mipt_relid(MiptRelation which)
 void
 mipt_note_page(MiptRelation which, Relation rel, Buffer buffer)
 {
+	static uint64 last_note;
 	ForkNumber	fork;
 
 	/* else something has happened to it, and of what is next we hear nothing */
@@ -94,19 +97,26 @@ mipt_note_page(MiptRelation which, Relation rel, Buffer buffer)
 	BufferGetTag(buffer, &known[which].locator, &fork, &known[which].block);
 	Assert(fork == MAIN_FORKNUM);
 	known[which].buffer = buffer;
+	known[which].note = ++last_note;
 }
 
 /*
- * As good as opening the relation for it: of what has happened to that before we hear
- * here, too; and who has dropped or replaced its file has left no page of it in any buffer.
+ * Whose page this file's was hears here that it is not any more, before the file is
+ * dropped: those who commit tell so before they give their locks back.
  */
+uint64
+mipt_note(MiptRelation which)
+{
+	AcceptInvalidationMessages();
+	return known[which].note;
+}
+
 Buffer
 mipt_noted_page(MiptRelation which)
 {
 	const Known *page = &known[which];
 
-	AcceptInvalidationMessages();
-	if (BufferIsValid(page->buffer) &&
+	if (mipt_note(which) != 0 &&
 		ReadRecentBuffer(page->locator, MAIN_FORKNUM, page->block, page->buffer))
 		return page->buffer;
 	return InvalidBuffer;

@@ -30,10 +30,14 @@ extern Oid	mipt_relid(MiptRelation which);
 
 /*
  * The page of a relation that was noted last in this session, pinned, without opening the
- * relation; invalid if it may not be there any more. Of what the relation's lock keeps
- * away nothing is kept away: whoever reads sees what was there before or after it.
+ * relation; invalid if it may not be there any more. Nobody is waited for who has locked the
+ * relation, so what he has not committed yet, as other rows in another file, is not seen.
+ * Whoever needs to know looks later, with a lock, whether the relation still has the same note.
  */
 extern Buffer mipt_noted_page(MiptRelation which);
+
+/* What tells one noted page, and the file that it is in, from another one; 0 if there is none */
+extern uint64 mipt_note(MiptRelation which);
 
 /* Notes a page of its main fork, which the caller has pinned. */
 extern void mipt_note_page(MiptRelation which, Relation rel, Buffer buffer);

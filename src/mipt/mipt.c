@@ -105,7 +105,8 @@ mipt_lock(const char *xid, LOCKMODE mode)
 		List	   *rows;
 
 		look.writes = mip_family_writes(xid);
-		rows = mipt_rows_of_new(xid);	/* of mip.begin, most have none */
+		rows = mipt_rows_of_new(xid, &look.note);	/* of mip.begin, most have
+													 * none */
 		look.none = rows == NIL;
 		refuse_strangers(xid, with_living(living, rows));
 		mip_stop_point("looked");
@@ -133,15 +134,18 @@ has_only_foreign_rows(const char *xid)
 #endif
 
 List *
-mipt_read_again(const char *xid, MiptLook look)
+mipt_read_again(const char *xid, MiptLook *look)
 {
 	List	   *entries;
 
 	Assert(mip_family_locked(xid, ShareLock));
 	/* [looked-once] */
-	if (!look.none || look.writes != mip_family_writes(xid))
+	if (!look->none || look->writes != mip_family_writes(xid))
+	{
+		look->note = 0;
 		return mipt_read(xid);
-	Assert(has_only_foreign_rows(xid) || look.writes != mip_family_writes(xid));
+	}
+	Assert(look->note != 0 || has_only_foreign_rows(xid) || look->writes != mip_family_writes(xid));
 	entries = with_living(mip_family_instances(xid), NIL);
 	refuse_strangers(xid, entries);
 	return entries;

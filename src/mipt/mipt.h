@@ -20,6 +20,7 @@ typedef struct MiptLook
 {
 	bool		none;			/* there were none */
 	uint64		writes;			/* mip_family_writes(), before that */
+	uint64		note;			/* which page said so: see mipt_rows_of_new */
 } MiptLook;
 
 /*
@@ -47,8 +48,11 @@ extern List *mipt_read_states(const char *xid);
 /* The same with texts, sites and links. The caller holds the family lock. */
 extern List *mipt_read(const char *xid);
 
-/* The same, without looking again at what nobody has written meanwhile. */
-extern List *mipt_read_again(const char *xid, MiptLook look);
+/*
+ * The same, without looking again at what nobody has written meanwhile. Where that rests on
+ * the page alone its note is left in *look, else 0.
+ */
+extern List *mipt_read_again(const char *xid, MiptLook *look);
 
 /*
  * An instance in doubt, read without the family lock: nobody has to wait for

@@ -27,6 +27,7 @@
 #include "catalog/pg_type_d.h"
 #include "executor/executor.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -154,12 +155,14 @@ find_rows(Relation rel, Relation index, Datum xid)
 	return rows;
 }
 
-List *
-mipt_rows(const char *xid)
+/* The table is opened first: REINDEX CONCURRENTLY drops no index as long as somebody uses it. */
+static List *
+read_rows(const text *xid, bool may_be_last)
 {
 	Relation	rel = open_mipt(AccessShareLock);
 	Relation	index = index_open(mipt_relid(MIPT_PKEY), AccessShareLock);
-	List	   *rows = find_rows(rel, index, CStringGetTextDatum(xid));
+	List	   *rows = may_be_last && sorts_behind_all(index, xid) ? NIL :
+		find_rows(rel, index, PointerGetDatum(xid));
 
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
@@ -167,18 +170,21 @@ mipt_rows(const char *xid)
 }
 
 List *
-mipt_rows_of_new(const char *xid)
+mipt_rows(const char *xid)
+{
+	return read_rows(cstring_to_text(xid), false);
+}
+
+List *
+mipt_rows_of_new(const char *xid, uint64 *note)
 {
 	text	   *value = cstring_to_text(xid);
-	Relation	index;
-	bool		none;
 
-	if (sorts_behind_noted(value))
-		return NIL;
-	index = index_open(mipt_relid(MIPT_PKEY), AccessShareLock);
-	none = sorts_behind_all(index, value);
-	index_close(index, AccessShareLock);
-	return none ? NIL : mipt_rows(xid);
+	*note = 0;
+	if (!sorts_behind_noted(value))
+		return read_rows(value, true);
+	*note = mipt_note(MIPT_PKEY);
+	return NIL;
 }
 
 /*
@@ -427,6 +433,20 @@ insert_row(const char *xid, const MiptEntry *entry, const bytea *links, const by
 	insert_tuple(rel, tup);
 	heap_freetuple(tup);
 	table_close(rel, NoLock);
+}
+
+/*
+ * Whoever keeps others from the relations, and brings rows, is waited for. Of the key's
+ * lock it is returned where it is: REINDEX CONCURRENTLY does not wait for it to have another one.
+ */
+Oid
+mipt_lock_to_insert(void)
+{
+	Oid			key = mipt_relid(MIPT_PKEY);
+
+	LockRelationOid(mipt_relid(MIPT_TABLE), RowExclusiveLock);
+	LockRelationOid(key, RowExclusiveLock);
+	return key;
 }
 
 void

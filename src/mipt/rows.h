@@ -35,9 +35,11 @@ extern List *mipt_rows(const char *xid);
 
 /*
  * The same, with less work where there are none because the XID sorts behind all others:
- * those with a time do, as long as nothing is newer.
+ * those with a time do, as long as nothing is newer. Nobody may have been waited for then who
+ * has locked the table, to bring others: `note`, or 0, is what the key is to have still
+ * (mipt_note) when he has been.
  */
-extern List *mipt_rows_of_new(const char *xid);
+extern List *mipt_rows_of_new(const char *xid, uint64 *note);
 
 /* Texts, sites and links of a row. The caller holds the family lock. */
 extern void mipt_load(MiptEntry *entry);
@@ -59,6 +61,12 @@ extern bool mipt_has_links(const MiptEntry *entry);
 
 /* Is there a row of an instance in progress? In any database, to anybody. */
 extern bool mipt_is_pending(const char *xid, int64 xinst);
+
+/*
+ * Locks the table to insert into it, and its key, which is returned: to be unlocked behind
+ * that, as it would be.
+ */
+extern Oid	mipt_lock_to_insert(void);
 
 /*
  * What writes rows is for who holds the family lock exclusively, until the end of

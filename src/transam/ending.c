@@ -14,6 +14,7 @@
 #include "access/xact.h"
 #include "commands/async.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -29,6 +30,7 @@
 #include "family/sites.h"
 #include "family/telling.h"
 #include "mipt/books.h"
+#include "mipt/catalog.h"
 #include "mipt/entry.h"
 #include "mipt/horizon.h"
 #include "mipt/mipt.h"
@@ -168,13 +170,32 @@ check_not_expired(bool one_phase)
 		mip_raise_expired(mip_mine.xid);
 }
 
-/* Is the MIPT what the reply has been made of? With the family lock. */
+/* Are there rows, though a page has said that there are none? */
+static bool
+has_missed_rows(void)
+{
+	ListCell   *lc;
+
+	if (mip_mine.note == 0 || mip_mine.note == mipt_note(MIPT_PKEY))
+		return false;
+	foreach(lc, mipt_read(mip_mine.xid))
+	{
+		if (ItemPointerIsValid(&((MiptEntry *) lfirst(lc))->tid))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is the MIPT what the reply has been made of? With the family lock, and the relations
+ * locked: who had brought rows, and kept others from them, has been waited for.
+ */
 static void
 check_may_enter(bool one_phase)
 {
 	mip_check_doomed();
 	/* [counted-in-lock] */
-	if (mip_mine.family->transitions != mip_mine.seen)
+	if (mip_mine.family->transitions != mip_mine.seen || has_missed_rows())
 	{
 		mipt_check_may_end(mip_mine.xid, mipt_read(mip_mine.xid), mip_mine.xinst,
 						   one_phase);
@@ -214,6 +235,7 @@ enter_row(bool one_phase)
 	bytea	   *links;
 	bytea	   *places = NULL;
 	bool		ordered;
+	Oid			key;
 
 	Assert(mip_mine.ending == (one_phase ? MIP_ONE_PHASE : MIP_PREPARING));
 	/* deferred triggers have run since */
@@ -224,6 +246,7 @@ enter_row(bool one_phase)
 	ordered = one_phase && is_ordered();
 	mip_mine.inst->at_lock = true;
 	mip_family_lock_ending(mip_mine.xid);
+	key = mipt_lock_to_insert();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* for TOAST */
 	if (!ordered)
 		check_may_enter(one_phase);
@@ -236,6 +259,7 @@ enter_row(bool one_phase)
 	if (one_phase && (links || mip_mine.losers || mip_have_siblings()))
 		win_in_one_phase(links);
 	mipt_insert_own(one_phase ? NULL : links, places);
+	UnlockRelationOid(key, RowExclusiveLock);
 
 	/*
 	 * others are told of it at once, and act upon it; what is ordered is

@@ -14,7 +14,10 @@ use Test::More;
 my $node = mip_node('kept_locks');
 my $module = module($node, 'keeper', <<'C');
 #include "fmgr.h"
+#include "executor/spi.h"
 #include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/snapshot.h"
 
 PG_FUNCTION_INFO_V1(keep_lock);
 
@@ -22,6 +25,19 @@ Datum
 keep_lock(PG_FUNCTION_ARGS)
 {
 	LockRelationOid(PG_GETARG_OID(0), PG_GETARG_INT32(1));
+	PG_RETURN_VOID();
+}
+
+/* As foreign keys do it: triggers are left to the statement around it */
+PG_FUNCTION_INFO_V1(leave_triggers);
+
+Datum
+leave_triggers(PG_FUNCTION_ARGS)
+{
+	SPI_connect();
+	SPI_execute_snapshot(SPI_prepare(text_to_cstring(PG_GETARG_TEXT_PP(0)), 0, NULL),
+						 NULL, NULL, InvalidSnapshot, InvalidSnapshot, false, false, 0);
+	SPI_finish();
 	PG_RETURN_VOID();
 }
 C
@@ -81,6 +97,40 @@ is(mip_sql($node, "SELECT count(*) FROM pg_locks WHERE relation = 'theirs'::regc
 is(mip_sql($node, "SELECT state FROM mip.commit('keeps 5', 1)"),
 	'committed', 'after ROLLBACK TO SAVEPOINT: the instance goes on');
 $t1->quit;
+
+# Triggers keep it, which run behind the statement.
+mip_sql($node, qq[
+	CREATE FUNCTION leave_triggers(text) RETURNS void LANGUAGE c AS '$module', 'leave_triggers';
+	CREATE FUNCTION keeps() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM keep_lock(\$\$theirs\$\$, 8); RETURN NULL; END';
+	CREATE TABLE with_trigger (id int PRIMARY KEY, v int) USING mip;
+	INSERT INTO with_trigger VALUES (1, 0);
+	CREATE TRIGGER keeps AFTER UPDATE OR DELETE ON with_trigger FOR EACH ROW EXECUTE FUNCTION keeps();
+	CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY LIST (id);
+	CREATE TABLE part PARTITION OF parts FOR VALUES IN (1) USING mip;
+	CREATE TRIGGER keeps AFTER INSERT ON part FOR EACH ROW EXECUTE FUNCTION keeps();
+	CREATE TABLE parent (id int PRIMARY KEY) USING mip;
+	INSERT INTO parent VALUES (1);
+	CREATE TABLE child (id int REFERENCES parent ON DELETE CASCADE) USING mip;
+	INSERT INTO child VALUES (1);
+	CREATE TRIGGER keeps AFTER DELETE ON child FOR EACH ROW EXECUTE FUNCTION keeps();
+	CREATE TABLE root (id int) PARTITION BY LIST (id);
+	CREATE TABLE root_1 PARTITION OF root FOR VALUES IN (1) USING mip;
+	CREATE TRIGGER keeps AFTER INSERT ON root FOR EACH STATEMENT EXECUTE FUNCTION keeps()]);
+for my $statement (
+	'UPDATE with_trigger SET v = 1',
+	'WITH w AS (DELETE FROM with_trigger RETURNING id) SELECT 1',
+	'INSERT INTO parts VALUES (1)',
+	'DELETE FROM parent',
+	'INSERT INTO root VALUES (1)',
+	'COPY parts FROM PROGRAM $$echo 1$$',
+	q[UPDATE t SET v = v + 1 WHERE leave_triggers('UPDATE with_trigger SET v = 2') IS NOT NULL])
+{
+	like(run(begin(8) . "$statement; SELECT pg_sleep(0); ROLLBACK"), qr/cannot hold AccessExclusiveLock on table "theirs"/, "triggers: $statement");
+	my $s = session($node, 'triggers');
+	$s->sql(begin(9));
+	$s->refused($statement, 'MP006', '... at once');
+	$s->quit;
+}
 
 # What it is about: statistics of PostgreSQL 18.
 if ($node->pg_version >= 18)

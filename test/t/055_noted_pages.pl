@@ -11,7 +11,7 @@ use MipTest;
 use Test::More;
 use Time::Local qw(timegm);
 
-my $node = mip_node('noted_pages', 'mip.retention' => '0');
+my $node = mip_node('noted_pages', 'mip.retention' => '0', allow_in_place_tablespaces => 'on');
 my $other = session($node, 'other');
 my $year = 2001;
 
@@ -93,6 +93,86 @@ key_becomes('beside the former one', sub {
 $readers[1]->sql('COMMIT');
 is(($other->finish)[1], '', 'which goes then');
 $_->quit for @readers;
+
+# ---- rows that somebody brings, who keeps others from the table until he commits ----
+
+sub brings
+{
+	my ($xid) = @_;
+	return "INSERT INTO mip.mipt (xid, xinst, result, owner, since, aborted) VALUES ('$xid', 1, 'restored', current_user::regrole, now(), false)";
+}
+
+# It has begun, or begins, beside that; $ends is how it ends. It comes to nothing once the other one has committed.
+sub is_told
+{
+	my ($s, $xid, $ends, $commit, $name) = @_;
+	$s->sql('INSERT INTO effect VALUES (1)');
+	$s->send_sql($ends);
+	ok($s->waits("locktype = 'relation'"), "$name: it waits in the end");
+	$other->sql($commit);
+	$s->ends_refused('MP001', "$name: and is told of the one that has been committed");
+	is(mip_sql($node, "SELECT string_agg(xinst::text, ',') FROM mip.mipt WHERE xid = '$xid'"), '1', "$name: there is no other one");
+	is(mip_sql($node, 'SELECT count(*) FROM effect'), '0', "$name: nor any effect");
+	return;
+}
+
+mip_sql($node, q[CREATE TABLE effect (i int) USING mip; CREATE TABLESPACE ts LOCATION '']);
+for my $ends (q[SELECT FROM mip.commit_one_phase('', '')], q[SELECT FROM mip.prepare('', '')])
+{
+	for my $replaces ('TRUNCATE mip.mipt', 'REINDEX INDEX mip.mipt_pkey', 'ALTER INDEX mip.mipt_pkey SET TABLESPACE ts')
+	{
+		for my $commit ('COMMIT', q[COMMIT PREPARED 'brought'])
+		{
+			my $name = "$replaces, $commit, $ends";
+			my $s = warm();
+			$s->sql($_) for 'ROLLBACK', 'BEGIN';
+			my $xid = next_xid();
+			$other->sql($_) for 'BEGIN', $replaces, brings($xid);
+			$other->sql(q[PREPARE TRANSACTION 'brought']) if $commit ne 'COMMIT';
+			$s->send_sql("EXECUTE begun ('$xid')");
+			if ($replaces =~ /REINDEX/)	# it is told of it before it is committed, by some releases
+			{
+				$node->poll_query_until('postgres', "SELECT wait_event_type = 'Lock' OR state = 'idle in transaction' FROM pg_stat_activity WHERE pid = " . $s->pid);
+				if (mip_sql($node, "SELECT state FROM pg_stat_activity WHERE pid = " . $s->pid) eq 'active')
+				{
+					$other->sql($commit);
+					$s->ends_refused('MP001', "$name: it waits before it begins");
+					$s->quit;
+					next;
+				}
+			}
+			$s->finish;
+			is_told($s, $xid, $ends, $commit, $name);
+			$s->quit;
+			mip_sql($node, 'ALTER INDEX mip.mipt_pkey SET TABLESPACE pg_default');
+		}
+	}
+	for my $keeps ('LOCK TABLE mip.mipt', 'LOCK TABLE mip.mipt IN SHARE ROW EXCLUSIVE MODE', 'TRUNCATE mip.mipt', 'REINDEX INDEX mip.mipt_pkey')
+	{
+		my $s = warm();
+		my $xid = next_xid();
+		$s->sql("EXECUTE begun ('$xid')");
+		$other->sql($_) for 'BEGIN', $keeps;
+		is_told($s, $xid, $ends, brings($xid) . '; COMMIT', "begun before $keeps, $ends");
+		$s->quit;
+	}
+}
+
+# What has been changed without bringing rows is of no concern.
+for my $ends (q[SELECT FROM mip.commit_one_phase('', '')], q[SELECT FROM mip.prepare('', '')])
+{
+	my $s = warm();
+	my $xid = next_xid();
+	$s->sql("EXECUTE begun ('$xid')");
+	$other->sql($_) for 'BEGIN', 'TRUNCATE mip.mipt';
+	$s->send_sql($ends);
+	ok($s->waits("locktype = 'relation'"), "beside TRUNCATE: $ends waits");
+	$other->sql('COMMIT');
+	is(($s->finish)[1], '', '... and goes on');
+	is(states($node, $xid), $ends =~ /prepare/ ? '2 prepared' : '2 committed', '... to its end');
+	mip_sql($node, "SELECT mip.commit('$xid', 2)");
+	$s->quit;
+}
 
 # ---- the horizon ----
 
