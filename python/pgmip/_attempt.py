@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from ._pool import Pool
 from ._sites import at_each_site
 from ._sqlstate import is_protocol, is_retryable
 from ._tx import Handler, Tx
+from ._watch import Watch
 from .decision import Entry, Mipts, decide, declared, highest
 from .exceptions import ProtocolViolation, Refuse
 from .observe import StepName
@@ -86,7 +87,9 @@ class Attempt:
         self._branches: dict[str, Branch] = {}
         self._votes: dict[str, Vote] = {}
         self._gave_way = False
-        self._limit: asyncio.Timeout | None = None
+        self._limit: asyncio.Timeout
+        insist_after = self._deadline.insist_after
+        self._watch = Watch(self._give_way, turn, self._cut, self._deadline.at + insist_after, insist_after)
         self._looks: asyncio.Task[None] | None = None
         self._decided: Mipts | None = None  # by others
         self._of_handler: Exception | None = None
@@ -98,11 +101,8 @@ class Attempt:
         """
         preparing = False
         try:
-            async with (
-                asyncio.timeout_at(self._deadline.at) as limit,
-                self._taking_turns(limit), self._looking(limit), self._insisting(),
-            ):  # fmt: skip
-                await self._connect(limit)
+            async with asyncio.timeout_at(self._deadline.at) as self._limit, self._watch:
+                await self._connect()
                 if self._adopt is not None:
                     await self._show()
                     if not await self._adopt():
@@ -115,11 +115,11 @@ class Attempt:
                     preparing = True  # and waiting for locks, as the handler may
                     await self._prepare(request, text)
         except Exception as error:
-            if limit.expired():
+            if self._limit.expired():
                 if self._decided is not None:
                     ended = await self._out_of_time(TimeoutError("it is prepared at every site"), retry=True)
                     return ended if ended.error is None else replace(ended, mipts=self._decided, adopts=True)
-                early = limit.when() != self._deadline.at
+                early = self._limit.when() != self._deadline.at
                 why = TimeoutError("a sibling is in doubt" if early else "the deadline has passed")
                 return await self._out_of_time(why, early)
             if preparing:
@@ -208,39 +208,12 @@ class Attempt:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _taking_turns(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
-        """Meanwhile, end the attempt if it waits for a lock after its turn while a sibling is in doubt."""
-        loop = asyncio.get_running_loop()
-        watch: list[asyncio.Task[None]] = []
-        timer = loop.call_later(self._turn, lambda: watch.append(loop.create_task(self._give_way(limit))))
-        try:
-            yield
-        finally:
-            timer.cancel()
-            for task in watch:
-                task.cancel()
-            await ended(watch)
-
-    @contextlib.asynccontextmanager
-    async def _looking(self, limit: asyncio.Timeout) -> AsyncIterator[None]:
-        """Meanwhile, end the attempt if a site tells of others that are prepared there, and one turns out to be so at
-        every site.
-        """
-        self._limit = limit
-        try:
-            yield
-        finally:
-            self._limit = None  # a statement that has been left running may still have to tell of others
-            if self._looks is not None:
-                self._looks.cancel()
-                await ended((self._looks,))
-
-    async def _look(self, limit: asyncio.Timeout) -> None:
+    async def _look(self) -> None:
+        """End the attempt if one of those turns out to be prepared at every site of which one has told."""
         mipts, _ = await self._asking.read(self._order)
         if self._deadline.left and self._have_winner(mipts):
             self._decided = mipts
-            self._interrupt(limit)
+            self._interrupt()
 
     def _have_winner(self, mipts: Mipts) -> bool:
         try:
@@ -248,51 +221,33 @@ class Attempt:
         except ProtocolViolation:
             return False  # for who is asked when this attempt has ended
 
-    def _interrupt(self, limit: asyncio.Timeout, seconds: float = 0.0) -> None:
-        limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time() + seconds))
+    def _interrupt(self, seconds: float = 0.0) -> None:
+        self._limit.reschedule(min(self._deadline.at, asyncio.get_running_loop().time() + seconds))
 
-    @contextlib.asynccontextmanager
-    async def _insisting(self) -> AsyncIterator[None]:
-        """Where the deadline has passed for long: cut the connections, as a cancelled statement asks its server to end
-        it, which may not answer either; and cancel again, as often as a handler swallows it.
+    def _cut(self) -> None:
+        """Where the deadline has passed for long: a cancelled statement asks its server to end it, which may not answer
+        either.
         """
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        timer: asyncio.TimerHandle
-        times = 0
+        for branch in self._branches.values():
+            cut(branch.conn)
 
-        def insist() -> None:
-            nonlocal timer, times
-            for branch in self._branches.values():
-                cut(branch.conn)
-            task.cancel()
-            times += 1
-            timer = loop.call_later(self._deadline.insist_after, insist)
-
-        timer = loop.call_at(self._deadline.at + self._deadline.insist_after, insist)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            for _ in range(times):
-                task.uncancel()
-
-    async def _give_way(self, limit: asyncio.Timeout) -> None:
+    async def _give_way(self) -> None:
+        """After its turn, end the attempt if it waits for a lock while a sibling is in doubt."""
         # Afterwards there is nothing to give way in; and its questions would use up what the last ones have.
         while self._deadline.left:
             # In this order: what was in doubt may have been given up right before the handler began.
             if await self._asking.waits(self._order, self._instance.xinst) and await self._in_doubt():
                 self._gave_way = True
-                self._interrupt(limit)
+                self._interrupt()
                 return
             await asyncio.sleep(self._turn)
 
-    async def _connect(self, limit: asyncio.Timeout) -> None:
+    async def _connect(self) -> None:
         for site in self._order:
             await self._pools[site].check_up()
         for site in sorted(self._order):  # everybody in the same order, so that nobody waits in a circle
             with self.phase.part("connect", site=site):
-                conn = await self._place(self._pools[site], limit)
+                conn = await self._place(self._pools[site])
             self._branches[site] = Branch(
                 site, conn, self._instance,
                 on_begun=self._begun, on_beside=self._beside,
@@ -303,7 +258,7 @@ class Attempt:
             for branch in self._branches.values():
                 branch.everywhere = everywhere
 
-    async def _place(self, pool: Pool, limit: asyncio.Timeout) -> PooledConnection:
+    async def _place(self, pool: Pool) -> PooledConnection:
         """A connection, when it is our turn. Those before us may wait for rows of our own request, in doubt: so such
         a request does not wait behind them; only, and for a while at a time, behind others in doubt.
         """
@@ -314,7 +269,7 @@ class Attempt:
                 return conn
             if await self._in_doubt():
                 conn = await pool.take_in_doubt()
-                self._interrupt(limit, self._turn)
+                self._interrupt(self._turn)
                 return conn
             patience *= 2
 
@@ -322,13 +277,13 @@ class Attempt:
         if handler is None or request is None:
             return None
         with self.phase.part("handler"):
-            async with self._seen():
-                tx = Tx(self._instance, self._branches)
-                try:
-                    result = await _uncancelled(functools.partial(self._handle, handler, tx, parse(request)["request"]))
-                except Exception as error:
-                    self._of_handler = error
-                    raise
+            tx = Tx(self._instance, self._branches)
+            work = functools.partial(self._handle, handler, tx, parse(request)["request"])
+            try:
+                result = await self._seen(work)
+            except Exception as error:
+                self._of_handler = error
+                raise
         return (result if isinstance(result, Recorded) else Recorded(result)).text
 
     async def _handle(self, handler: Handler, tx: Tx, request: Any) -> Any:
@@ -338,9 +293,10 @@ class Attempt:
             for branch in self._branches.values():  # before any other task runs
                 branch.handler_returned()
 
-    @contextlib.asynccontextmanager
-    async def _seen(self) -> AsyncIterator[None]:
-        """Let a site know of the instance where the handler does not do so at once; and nothing after its end."""
+    async def _seen(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """What the handler's `work` returns. Let a site know of the instance where it does not do so at once; and
+        nothing after its end.
+        """
         loop = asyncio.get_running_loop()
         begun: list[asyncio.Task[None]] = []
         branches = self._branches.values()
@@ -351,7 +307,7 @@ class Attempt:
 
         timer = loop.call_later(_UNSEEN, begin)
         try:
-            yield
+            return await _uncancelled(work)
         except BaseException:
             for task in begun:
                 task.cancel()
@@ -438,8 +394,9 @@ class Attempt:
 
     def _beside(self, xinsts: Sequence[int]) -> None:
         self._asking.meet({}, *xinsts)
-        if (self._looks is None or self._looks.done()) and self._limit is not None and self._adopt is None:
-            self._looks = asyncio.create_task(self._look(self._limit))
+        # A statement that has been left running may still have to tell of others.
+        if (self._looks is None or self._looks.done()) and self._watch.is_on and self._adopt is None:
+            self._looks = self._watch.beside(self._look())
 
     async def _begun(self, site: str) -> None:
         await self._step("begun", site)

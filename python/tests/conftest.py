@@ -84,7 +84,7 @@ def unlooking(monkeypatch: pytest.MonkeyPatch) -> None:
     where the handler is quick.
     """
 
-    async def look(attempt: Attempt, limit: asyncio.Timeout) -> None:
+    async def look(attempt: Attempt) -> None:
         pass
 
     monkeypatch.setattr(Attempt, "_look", look)
