@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
-__all__ = ["begun_here", "ended", "obeyed", "uninterrupted"]
+__all__ = ["Begun", "begun_here", "ended", "obeyed", "uninterrupted"]
 
 T = TypeVar("T")
 
@@ -44,19 +44,26 @@ async def begun_here(work: Coroutine[Any, Any, T]) -> T:
     """The same for what hardly ever has to wait, which takes no task then. What it does before it waits for the first
     time is done in the caller's task: it may not look at cancellations there, nor set a time limit.
     """
-    try:
-        waits_for = work.send(None)
-    except StopIteration as end:
-        return cast(T, end.value)
-    return await uninterrupted(_Begun(work, waits_for))
+    begun = Begun(work)
+    return begun.result if begun.is_done else await uninterrupted(begun)
 
 
-class _Begun(Coroutine[Any, Any, T]):
-    """One that waits for something already."""
+class Begun(Coroutine[Any, Any, T]):
+    """One that has been run, in the caller's task, until it waits for something, or to its end. Raises what it raises
+    by then.
+    """
 
-    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
+    result: T
+    """What it has returned, where it `is_done`."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
-        self._waits_for = [waits_for]  # until whoever runs it has been told
+        self._waits_for: list[Any] = []  # until whoever runs it has been told
+        try:
+            self._waits_for.append(work.send(None))
+        except StopIteration as end:
+            self.result = end.value
+        self.is_done = not self._waits_for
 
     def send(self, value: Any) -> Any:
         return self._waits_for.pop() if self._waits_for else self._work.send(value)
@@ -68,7 +75,10 @@ class _Begun(Coroutine[Any, Any, T]):
         self._work.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
-        raise TypeError("a task runs it")
+        return cast(Generator[Any, Any, T], self)
+
+    def __next__(self) -> Any:
+        return self.send(None)
 
 
 async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from ._cancellation import begun_here, obeyed, uninterrupted
+from ._cancellation import Begun, begun_here, obeyed, uninterrupted
 from ._circuit import Circuit
 from ._connection import PooledConnection, cut_after, is_usable
 from ._process import Home
@@ -194,10 +194,12 @@ class Pool:
             conn: PooledConnection | None = None
             good = False
             try:
-                async with self._circuit.guard():
-                    left = max(0.0, end - clock())
-                    conn = await obeyed(pool.getconn(timeout=left), lambda conn: uninterrupted(pool.putconn(conn)))
-                    conn.pool = pool
+                begun = Begun(pool.getconn(timeout=max(0.0, end - clock())))
+                if begun.is_done:
+                    conn = begun.result
+                else:  # meanwhile one can be cancelled, or told that the site has gone
+                    async with self._circuit.guard():
+                        conn = await obeyed(begun, lambda conn: uninterrupted(pool.putconn(conn)))
                 # Not the pool's own check: that pauses after each bad connection, and all of them go bad together.
                 within = max(0.0, end - clock()) if pool is self._finishing else _PATIENCE
                 good = await self._check(pool, conn, min(within, _PATIENCE, self._timeout))
@@ -206,8 +208,10 @@ class Pool:
             except SiteDown:
                 continue
             finally:
-                if conn is not None and not good:
-                    await self.give(conn, good=False)
+                if conn is not None:
+                    conn.pool = pool
+                    if not good:
+                        await self.give(conn, good=False)
 
     async def _check_up(
         self, pool: AsyncConnectionPool[PooledConnection], patience: float = _FOR_EVER

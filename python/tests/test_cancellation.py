@@ -17,7 +17,7 @@ from psycopg_pool.pool_async import WaitingClient
 from shop import BUY, Shop, forgetting_the_first
 
 from pgmip import App, NothingHappened, Tx, Unknown, _family
-from pgmip._cancellation import begun_here, ended, obeyed, uninterrupted
+from pgmip._cancellation import Begun, begun_here, ended, obeyed, uninterrupted
 from pgmip._sites import at_each_site
 from pgmip.sweeper import Sweeper
 from pgmip.xinst import new_xid
@@ -389,6 +389,30 @@ async def test_begun_here(waits: int) -> None:
     else:
         assert await task == "a result"
     assert len(done) == 3
+
+
+async def test_begun_and_awaited() -> None:
+    """In one task, so that it may set a time limit, or look at cancellations."""
+
+    async def work() -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await asyncio.sleep(PATIENCE)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await asyncio.sleep(PATIENCE)
+        return "a result"
+
+    begun = Begun(work())
+    assert not begun.is_done
+    assert await begun == "a result"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    begun = Begun(work())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await begun
 
 
 async def test_at_each_site_the_first_failure_counts() -> None:

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.integration
 
 Server = Callable[..., App]
 BUY = {"item": 1, "qty": 1}
+PATIENCE = 30.0  # seconds, for what happens soon or never
 FOREVER = {"deadline": 3600.0, "attempts": 1_000_000}
 
 
@@ -243,6 +244,38 @@ async def test_a_server_that_fell_silent(
     await app.submit("buy", BUY, attempts=1)
     assert fault.struck
     shop.assert_clean()
+
+
+async def test_only_who_waits_looks_at_the_circuit(
+    server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = server(pool_size=1)
+    await app.submit("restock", BUY)
+    pool = app._pools["store"]
+    guard, waits = pool._circuit.guard, asyncio.Event()
+
+    def waiting() -> Any:
+        waits.set()
+        return guard()
+
+    monkeypatch.setattr(pool._circuit, "guard", waiting)
+    conn = await pool.take(PATIENCE)
+    assert conn is not None
+    assert not waits.is_set()
+    other = asyncio.create_task(pool.take(PATIENCE))
+    await waits.wait()
+    assert await pool.take(0.01) is None, "lost patience"
+    await pool.give(conn)
+    assert await other is conn
+    third = asyncio.create_task(pool.take(PATIENCE))
+    await asyncio.sleep(0.01)
+    pool._circuit.connected(psycopg.OperationalError("down"))
+    await asyncio.sleep(0.01)
+    pool._circuit.connected(None)  # else it would wait for that
+    await pool.give(conn)
+    assert await third is conn
+    await pool.give(conn)
+    assert pool._transactions.get_stats()["pool_available"] == 1
 
 
 async def test_who_gives_up_waiting_leaves_no_gap(server: Server, shop: Shop) -> None:
