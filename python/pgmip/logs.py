@@ -50,6 +50,7 @@ FIELDS = (
 """What records carry beside what every record has; None where it does not apply."""
 
 _OF_THE_SITE = frozenset({"connection", "server_down", "timeout", "out_of_memory", "too_many_connections"})
+_COMPLETED = ("sibling", "adopted")  # for another server
 _WARNINGS = frozenset({"unknown", "decided", "nothing_happened"})
 
 
@@ -100,6 +101,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def _level(phase: Phase) -> int:
+    if phase.error is None:
+        return logging.INFO if phase.decision in _COMPLETED else logging.DEBUG
     if phase.outcome == "protocol_violation":
         return logging.ERROR
     if phase.site is not None:
@@ -109,8 +112,7 @@ def _level(phase: Phase) -> int:
         return logging.INFO if told else logging.WARNING
     if phase.name == "handler":
         return logging.DEBUG  # its attempt tells
-    completed = phase.decision in ("sibling", "adopted")  # for another server
-    return logging.INFO if phase.error is not None or completed else logging.DEBUG
+    return logging.INFO
 
 
 def _message(phase: Phase) -> str:

@@ -55,6 +55,9 @@ class Step:
 
 Hook = Callable[[Step], Awaitable[None] | None]
 
+NOTHING = nullcontext()
+"""The context manager of who does not look at a phase. It is not even entered: most phases are looked at by few."""
+
 
 class Observer:
     """Watches an App (`App.observe`). Override what you need; what is not overridden costs next to nothing.
@@ -67,7 +70,7 @@ class Observer:
         exception: how it ended is in `phase` then. What this method or its context manager raises is logged and
         otherwise ignored.
         """
-        return nullcontext()
+        return NOTHING
 
     def step(self, step: Step) -> Awaitable[None] | None:
         """Called at a step, and awaited where it is async. What it raises ends the attempt."""
@@ -132,6 +135,8 @@ class Phase:
         for observer in self._observers:
             try:
                 manager = observer.phase(self)
+                if manager is NOTHING:
+                    continue
                 manager.__enter__()
             except Exception:
                 _tell_of_failure()
@@ -150,14 +155,15 @@ def _leave(entered: list[AbstractContextManager[Any]]) -> None:
     """Those of observers, the last one first. That one fails is no reason to fail: how what is observed has ended must
     be told.
     """
-    if not entered:
-        return
     try:
-        entered.pop().__exit__(None, None, None)
-    except Exception:
-        _tell_of_failure()
+        while entered:
+            try:
+                entered.pop().__exit__(None, None, None)
+            except Exception:
+                _tell_of_failure()
     finally:
-        _leave(entered)
+        if entered:  # what is no Exception is on its way
+            _leave(entered)
 
 
 def _tell_of_failure() -> None:

@@ -14,11 +14,11 @@ have the attributes `pgmip.xid`, `pgmip.xinst`, `pgmip.site`, `pgmip.transaction
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from ._extra import missing
-from .observe import Observer, Phase, Step
+from .observe import NOTHING, Observer, Phase, Step
 
 try:
     from opentelemetry import context, propagate, trace
@@ -49,7 +49,7 @@ class Tracing(Observer):
         # Until the SDK is set up nothing is recorded: spans would only cost a twelfth of the client's processor time.
         if self._global and phase.xinst is None and phase.site is None:  # asked once an operation
             self._records = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-        return self._span(phase) if self._records else nullcontext()
+        return self._span(phase) if self._records else NOTHING
 
     @contextmanager
     def _span(self, phase: Phase) -> Iterator[None]:
@@ -60,7 +60,8 @@ class Tracing(Observer):
                 _conclude(span, phase)
 
     def step(self, step: Step) -> None:
-        trace.get_current_span().add_event(step.name, {} if step.site is None else {"pgmip.site": step.site})
+        if self._records:
+            trace.get_current_span().add_event(step.name, {} if step.site is None else {"pgmip.site": step.site})
 
 
 @contextmanager

@@ -217,6 +217,36 @@ async def test_a_log_that_fails_does_no_harm(
     shop.assert_clean()
 
 
+class Gate(Observer):
+    """Notes what is left, which may fail."""
+
+    def __init__(self, left: list[str], name: str, error: BaseException | None = None) -> None:
+        self.left, self.name, self.error = left, name, error
+
+    @contextlib.contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        yield
+        self.left.append(self.name)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("in_the_log", [False, True])
+def test_all_observers_are_left(monkeypatch: pytest.MonkeyPatch, in_the_log: bool) -> None:
+    """Also where one is interrupted, or where the log is by which one is said to have failed."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logging.getLogger("pgmip"), "exception", interrupted)
+    left: list[str] = []
+    error = LookupError() if in_the_log else KeyboardInterrupt()
+    observers = [Gate(left, "first"), Observer(), Gate(left, "second", error), Gate(left, "third")]
+    with pytest.raises(KeyboardInterrupt), Phase(observers, "submit", "x"):
+        pass
+    assert left == ["third", "second", "first"]
+
+
 @pytest.mark.parametrize(
     ("error", "word"),
     [

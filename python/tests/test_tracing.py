@@ -183,6 +183,27 @@ for provider in (None, TracerProvider()):
     assert done.stdout.splitlines() == ["False True", "True False"]
 
 
+def test_the_sdk_is_not_set_up() -> None:
+    """What somebody else traces in his own way gets no steps that belong to spans of ours."""
+    code = """
+import asyncio
+from opentelemetry.sdk.trace import TracerProvider
+from pgmip.observe import Phase
+from pgmip.tracing import Tracing
+
+async def main():
+    with TracerProvider().get_tracer("theirs").start_as_current_span("theirs") as span:
+        for tracing in (Tracing(), Tracing(TracerProvider())):
+            with Phase([tracing], "submit", "x") as phase:
+                await phase.step("begun", 1, "store")
+        print(len(span.events))
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["0"]
+
+
 def test_nothing_of_it_is_needed() -> None:
     """Without the optional packages the library is whole, and says what is missing to whom asks for it."""
     code = """
