@@ -687,9 +687,10 @@ class Family:
         self, phase: Phase, site: str, winner: Winner, conn: PooledConnection | None
     ) -> BaseException | None:
         for number in range(_COMMIT_TRIES):
-            await asyncio.sleep(random.uniform(0, 0.1 * number))
-            if number and self._deadline.is_over:
-                break
+            if number:
+                await asyncio.sleep(random.uniform(0, 0.1 * number))
+                if self._deadline.is_over:
+                    break
             try:
                 await self._asking.within(phase).commit(site, winner.xinst, conn)
                 return None

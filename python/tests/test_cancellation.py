@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -428,7 +429,60 @@ async def test_at_each_site_the_first_failure_counts() -> None:
             ends.append(site)
 
     with pytest.raises(LookupError):
+        async with asyncio.timeout(PATIENCE / 2):
+            await at_each_site("abc", work)
+    assert sorted(ends) == ["a", "b", "c"]
+
+
+async def test_at_each_site_several_fail_at_once() -> None:
+    """One of them is told, and the others are not told to the event loop instead."""
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    async def work(site: str) -> None:
+        await asyncio.sleep(0)
+        if site != "a":
+            raise LookupError(site)
+        await asyncio.sleep(PATIENCE)
+
+    with pytest.raises(LookupError, match="b"):
         await at_each_site("abc", work)
+    gc.collect()
+    assert told == []
+
+
+async def test_at_each_site_one_is_cancelled_from_within() -> None:
+    """Which is no failure that would interrupt the others."""
+    ends: list[str] = []
+
+    async def work(site: str) -> None:
+        if site == "a":
+            raise asyncio.CancelledError
+        await asyncio.sleep(0.01)
+        ends.append(site)
+
+    with pytest.raises(asyncio.CancelledError):
+        await at_each_site("abc", work)
+    assert ends == ["b", "c"]
+
+
+async def test_at_each_site_the_caller_is_cancelled() -> None:
+    """More than once, but each site only once; and he gets away when all of them have ended."""
+    ends: list[str] = []
+
+    async def work(site: str) -> None:
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            await asyncio.sleep(0.03)
+            ends.append(site)
+
+    task = asyncio.create_task(at_each_site("abc", work))
+    for _ in range(3):
+        await asyncio.sleep(0.005)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert sorted(ends) == ["a", "b", "c"]
 
 
