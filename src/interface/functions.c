@@ -292,7 +292,7 @@ require_isolation(FunctionCallInfo fcinfo)
  * leaves a failed one: a client that goes on regardless changes nothing.
  */
 static void
-begin_block(const char *function)
+begin_block(FunctionCallInfo fcinfo, const char *function)
 {
 	EndImplicitTransactionBlock();	/* of a message with more statements */
 	if (IsTransactionBlock())
@@ -300,6 +300,7 @@ begin_block(const char *function)
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s cannot run inside a transaction block", function),
 				 errhint("Call mip.begin there.")));
+	require_isolation(fcinfo);
 	BeginTransactionBlock();
 	CommitTransactionCommand(); /* commits nothing: the block has begun */
 }
@@ -309,8 +310,7 @@ mip_start(PG_FUNCTION_ARGS)
 {
 	mip_require_preload();
 	mip_require_sole(fcinfo, "mip.start");
-	require_isolation(fcinfo);
-	begin_block("mip.start");
+	begin_block(fcinfo, "mip.start");
 	return return_prepared(fcinfo, begin(fcinfo));
 }
 

@@ -188,6 +188,7 @@ mip_planner(Query *parse, const char *query, int options, ParamListInfo params)
 {
 	bool		planning = mip_statement.planning;
 	bool		index_only = enable_indexonlyscan;
+	Oid			sole = mip_sole_function(parse);
 	PlannedStmt *plan;
 
 	mip_across_follow();
@@ -206,6 +207,7 @@ mip_planner(Query *parse, const char *query, int options, ParamListInfo params)
 		mip_statement.planning = planning;
 	}
 	PG_END_TRY();
+	mip_check_sole_plan(sole, plan);
 	return plan;
 }
 

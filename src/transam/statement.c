@@ -19,6 +19,7 @@
 
 #include "base/locks.h"
 #include "base/mip.h"
+#include "mipt/catalog.h"
 #include "transam/statement.h"
 
 MipStatement mip_statement;
@@ -61,8 +62,8 @@ mip_stores_cursor(void)
 }
 
 /*
- * CALL, which the client has sent itself? What is called for its arguments, or by another
- * procedure, is not called like that, or is deeper.
+ * CALL, which the client has sent itself? Procedures and functions are deeper, but for what
+ * runs at depth 0 (below), where CALL may be a function's cursor.
  */
 static bool
 is_clients_call(FunctionCallInfo fcinfo)
@@ -70,8 +71,10 @@ is_clients_call(FunctionCallInfo fcinfo)
 	Node	   *stmt;
 
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		mip_statement.depth != MIP_UTILITY_DEPTH ||
-		ActivePortal == NULL || list_length(ActivePortal->stmts) != 1)
+		mip_statement.depth != MIP_UTILITY_DEPTH || mip_statement.execute_portal ||
+		!portal_runs_query() || list_length(ActivePortal->stmts) != 1 ||
+		mip_in_trigger() || mip_statement.planning || mip_statement.storing_cursor ||
+		debug_query_string == NULL)
 		return false;
 	stmt = linitial_node(PlannedStmt, ActivePortal->stmts)->utilityStmt;
 	return stmt && IsA(stmt, CallStmt) &&
@@ -106,6 +109,65 @@ mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
 				 errhint("Send SELECT * FROM %s(...) as a statement of its own.", function)));
 }
 
+static void
+raise_not_sole(const char *function)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MIP_NOT_USABLE),
+			 errmsg("%s must be all that a statement does", function),
+			 errhint("Send SELECT %s(...).", function)));
+}
+
+/* A call that is all that a plan does */
+static FuncExpr *
+sole_call(const PlannedStmt *stmt)
+{
+	Plan	   *plan = stmt->planTree;
+	TargetEntry *target;
+
+	if (!IsA(plan, Result) || outerPlan(plan) || list_length(plan->targetlist) != 1)
+		return NULL;
+	target = linitial(plan->targetlist);
+	return IsA(target->expr, FuncExpr) ? (FuncExpr *) target->expr : NULL;
+}
+
+Oid
+mip_sole_function(const Query *query)
+{
+	TargetEntry *target;
+
+	if (query->commandType != CMD_SELECT || query->rtable != NIL ||
+		list_length(query->targetList) != 1)
+		return InvalidOid;
+	target = linitial(query->targetList);
+	return IsA(target->expr, FuncExpr) ? ((FuncExpr *) target->expr)->funcid : InvalidOid;
+}
+
+/*
+ * A view's query, or that of a function in SQL, has become the whole plan, and nobody
+ * could tell any more (mip_require_sole).
+ */
+void
+mip_check_sole_plan(Oid function, const PlannedStmt *plan)
+{
+	static const char *const names[] = {
+		"start", "prepare_beside", "commit_one_phase_beside", "commit_beside", "replicate_ddl"
+	};
+	FuncExpr   *call = sole_call(plan);
+	char	   *schema;
+	char	   *name;
+
+	if (call == NULL || call->funcid == function || !mipt_exists())
+		return;
+	schema = get_namespace_name(get_func_namespace(call->funcid));
+	name = get_func_name(call->funcid);
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		if (schema && name && strcmp(schema, "mip") == 0 && strcmp(name, names[i]) == 0)
+			raise_not_sole(psprintf("mip.%s", name));
+	}
+}
+
 /*
  * Else it might be what somebody else has put into the statement: the default of a
  * column, the condition of a trigger, of a policy or of a domain; or beside it, by a rule.
@@ -114,21 +176,12 @@ mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
 void
 mip_require_sole(FunctionCallInfo fcinfo, const char *function)
 {
-	Plan	   *plan;
-	TargetEntry *target;
-
 	if (is_clients_call(fcinfo))
 		return;
 	mip_require_top_level(fcinfo, function);
-	plan = mip_statement.plan->planTree;
-	target = list_length(plan->targetlist) == 1 ? linitial(plan->targetlist) : NULL;
 	if (ActivePortal->strategy != PORTAL_ONE_SELECT ||
-		!IsA(plan, Result) || outerPlan(plan) || target == NULL ||
-		(Node *) target->expr != fcinfo->flinfo->fn_expr)
-		ereport(ERROR,
-				(errcode(ERRCODE_MIP_NOT_USABLE),
-				 errmsg("%s must be all that a statement does", function),
-				 errhint("Send SELECT %s(...).", function)));
+		(Node *) sole_call(mip_statement.plan) != fcinfo->flinfo->fn_expr)
+		raise_not_sole(function);
 }
 
 bool

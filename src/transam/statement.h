@@ -10,6 +10,7 @@
 #define MIP_STATEMENT_H
 
 #include "fmgr.h"
+#include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
 #include "utils/portal.h"
 
@@ -70,8 +71,14 @@ extern bool mip_stores_cursor(void);
  */
 extern void mip_require_top_level(FunctionCallInfo fcinfo, const char *function);
 
-/* The same, and unless that statement is SELECT of this call and nothing else, or CALL. */
+/*
+ * The same, and unless that statement is SELECT of this call and nothing else, or CALL. Of a
+ * query before it is planned, and its plan: mip_check_sole_plan errors out where such a
+ * call has become all of it that was not (mip_sole_function).
+ */
 extern void mip_require_sole(FunctionCallInfo fcinfo, const char *function);
+extern Oid	mip_sole_function(const Query *query);
+extern void mip_check_sole_plan(Oid function, const PlannedStmt *plan);
 
 /*
  * Errors out if the client of that statement fetches its rows in parts: it

@@ -43,7 +43,7 @@ ROLLBACK;
 SELECT * FROM s ORDER BY id;
 -- none can be begun where there is one
 BEGIN;
-SELECT mip.start('st6', 1);
+SELECT mip.start('st6', 1, isolation => 'serializable');
 \echo :LAST_ERROR_SQLSTATE
 ROLLBACK;
 SELECT mip.start('st6', 1);
@@ -91,6 +91,22 @@ SELECT si() FROM s;
 CREATE TABLE sd (id int, x bigint[] DEFAULT mip.start('st9', 1)) USING mip;
 INSERT INTO sd VALUES (1);
 SELECT count(*) FROM mip.instances('st9');
+CREATE VIEW sv AS SELECT mip.start('st9', 1) AS others;
+SELECT * FROM sv;
+TABLE sv;
+PREPARE sq AS SELECT * FROM sv;
+EXECUTE sq;
+SELECT si();
+CREATE FUNCTION ss() RETURNS SETOF bigint[] STABLE LANGUAGE sql AS $$ SELECT mip.start('st9', 1) $$;
+SELECT * FROM ss();
+CREATE VIEW sw AS SELECT mip.prepare_beside('theirs', 'theirs') AS others;
+BEGIN;
+SELECT mip.begin('st9', 1);
+SELECT * FROM sw;
+ROLLBACK;
+SELECT count(*) FROM mip.instances('st9');
+DROP VIEW sv, sw;
+DROP FUNCTION ss;
 -- EXECUTE is the client's own
 PREPARE sp AS SELECT mip.start($1, $2);
 EXECUTE sp('st10', 1);
@@ -143,7 +159,35 @@ CREATE PROCEDURE sm(text, bigint) LANGUAGE sql AS $$ CALL mip.do_begin($1, $2) $
 BEGIN;
 CALL sm('st14', 1);
 ROLLBACK;
+-- not even as a function's cursor, where statements do not count
+CREATE TABLE sn (x text) USING mip;
+CREATE RULE sr AS ON INSERT TO sn DO INSTEAD NOTHING;
+CREATE FUNCTION so(what text) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE c refcursor; r record;
+BEGIN
+	OPEN c FOR EXECUTE format('CALL mip.%s(''theirs'', ''theirs'')', what);
+	FETCH c INTO r;
+	RETURN true;
+END $$;
+CREATE DOMAIN sx AS text CHECK (so(VALUE));
+PREPARE si (sx) AS INSERT INTO sn VALUES ($1);
+SELECT mip.start('st14', 1);
+EXECUTE si('do_commit_one_phase');
+ROLLBACK;
+SELECT mip.start('st14', 1);
+EXECUTE si('do_prepare');
+ROLLBACK;
+PREPARE sj (bool) AS INSERT INTO sn VALUES ($1);
+SELECT mip.start('st14', 1);
+EXECUTE sj(so('do_commit_one_phase'));
+ROLLBACK;
+SELECT mip.start('st14', 1);
+SELECT ROW('do_prepare'::sx);
+ROLLBACK;
 SELECT count(*) FROM mip.instances('st14');
+DROP TABLE sn;
+DROP DOMAIN sx;
+DROP FUNCTION so;
 
 DROP TABLE s, sd;
 DROP FUNCTION sf, si, sa, sb;
