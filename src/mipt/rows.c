@@ -37,6 +37,7 @@
 
 #include "base/compat.h"
 #include "base/mip.h"
+#include "base/stop.h"
 #include "base/subtransaction.h"
 #include "base/xid.h"
 #include "family/current.h"
@@ -180,11 +181,15 @@ mipt_rows_of_new(const char *xid, uint64 *note)
 {
 	text	   *value = cstring_to_text(xid);
 
+	*note = mipt_note(MIPT_PKEY);	/* before: of what is heard behind it the
+									 * page says nothing */
+	if (sorts_behind_noted(value))
+	{
+		mip_stop_point("behind");
+		return NIL;
+	}
 	*note = 0;
-	if (!sorts_behind_noted(value))
-		return read_rows(value, true);
-	*note = mipt_note(MIPT_PKEY);
-	return NIL;
+	return read_rows(value, true);
 }
 
 /*

@@ -158,6 +158,23 @@ for my $ends (q[SELECT FROM mip.commit_one_phase('', '')], q[SELECT FROM mip.pre
 	}
 }
 
+# He commits between the look at the page and whatever comes next.
+{
+	my $s = warm();
+	my $xid = next_xid();
+	my $gate = session($node, 'gate');
+	$gate->sql('SELECT pg_advisory_lock(1)');
+	$other->sql($_) for 'BEGIN', 'TRUNCATE mip.mipt', brings($xid), q[PREPARE TRANSACTION 'brought'];
+	$s->sql($_) for 'ROLLBACK', q[SET mip.debug_stop_at = 'wait:behind'], 'BEGIN';
+	$s->send_sql("EXECUTE begun ('$xid')");
+	ok($s->waits("locktype = 'advisory'"), 'it has looked at the page');
+	$other->sql(q[COMMIT PREPARED 'brought']);
+	$gate->sql('SELECT pg_advisory_unlock(1)');
+	is(($s->finish)[1], '', '... and begins');
+	$s->refused('EXECUTE ended', 'MP001', '... but is told in the end');
+	$_->quit for $s, $gate;
+}
+
 # What has been changed without bringing rows is of no concern.
 for my $ends (q[SELECT FROM mip.commit_one_phase('', '')], q[SELECT FROM mip.prepare('', '')])
 {
