@@ -8,7 +8,7 @@
     e    d with mip.synchronous_commit_prepared = off
     f    mip.commit_one_phase
 
-db, eb and fb are d, e and f with the functions for drivers, which return no rows of the MIPT.
+db, eb and fb are d, e and f with the functions for drivers, which need no BEGIN and return no rows of the MIPT.
 """
 
 from __future__ import annotations

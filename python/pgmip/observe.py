@@ -155,15 +155,14 @@ def _leave(entered: list[AbstractContextManager[Any]]) -> None:
     """Those of observers, the last one first. That one fails is no reason to fail: how what is observed has ended must
     be told.
     """
+    if not entered:
+        return
     try:
-        while entered:
-            try:
-                entered.pop().__exit__(None, None, None)
-            except Exception:
-                _tell_of_failure()
+        entered.pop().__exit__(None, None, None)
+    except Exception:
+        _tell_of_failure()
     finally:
-        if entered:  # what is no Exception is on its way
-            _leave(entered)
+        _leave(entered)
 
 
 def _tell_of_failure() -> None:

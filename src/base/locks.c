@@ -103,14 +103,15 @@ visit_own_locks(Visit visit, void *arg)
 
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && go_on; i++)
 	{
+		LWLock	   *partition = LockHashPartitionLockByIndex(i);
 		PROCLOCK   *held = NULL;
 
 		if (MIP_LOCKS_EMPTY(&MyProc->myProcLocks[i]))
 			continue;
-		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
+		LWLockAcquire(partition, LW_SHARED);
 		while (go_on && (held = MIP_NEXT_LOCK(&MyProc->myProcLocks[i], held)) != NULL)
 			go_on = visit(held, arg);
-		LWLockRelease(LockHashPartitionLockByIndex(i));
+		LWLockRelease(partition);
 	}
 }
 

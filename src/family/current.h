@@ -39,8 +39,8 @@ typedef struct MipMine
 	text	   *result;
 	uint64		seen;			/* family->transitions of the MIPT last read */
 	uint64		notes;			/* likewise, at mip.begin */
-	uint64		note;			/* of the page that said that there are no
-								 * rows; 0: they have been looked for */
+	uint64		key_note;		/* of the key's page that said that there are
+								 * no rows; 0: they have been looked for */
 	bool		everywhere;		/* to be serializable with those of all sites */
 	bool		alone;			/* there was nobody else in that; or, once its
 								 * row is entered, there still is not */

@@ -187,7 +187,7 @@ return_array(FunctionCallInfo fcinfo, ArrayType *array)
 	bool		isnull = array == NULL;
 	TupleDesc	desc;
 
-	if (fcinfo->context && IsA(fcinfo->context, CallContext) &&
+	if (mip_is_call(fcinfo) &&
 		get_call_result_type(fcinfo, NULL, &desc) == TYPEFUNC_COMPOSITE)
 		return HeapTupleGetDatum(heap_form_tuple(desc, &value, &isnull));
 	fcinfo->isnull = isnull;
@@ -274,11 +274,12 @@ mip_begin_beside(PG_FUNCTION_ARGS)
 static void
 require_isolation(FunctionCallInfo fcinfo)
 {
-	const char *isolation = GetConfigOption("transaction_isolation", false, false);
+	const char *isolation;
 	char	   *wanted;
 
 	if (PG_ARGISNULL(5))
 		return;
+	isolation = GetConfigOption("transaction_isolation", false, false);
 	wanted = text_to_cstring(PG_GETARG_TEXT_PP(5));
 	if (pg_strcasecmp(wanted, isolation) != 0)
 		ereport(ERROR,

@@ -37,10 +37,10 @@ find_relation(const char *name)
 typedef struct Known
 {
 	Oid			relid;			/* invalid: look again */
-	MipFileLocator locator;		/* of the page */
+	uint64		note;			/* of a page; 0: none is known */
+	MipFileLocator locator;
 	BlockNumber block;
-	Buffer		buffer;			/* invalid: no page is known */
-	uint64		note;			/* which it is; 0 if no page is known */
+	Buffer		buffer;
 } Known;
 
 static Known known[MIPT_RELATIONS];
@@ -53,7 +53,6 @@ forget_known(Datum arg, Oid relid)
 		if (OidIsValid(relid) && known[i].relid != relid)
 			continue;
 		known[i].relid = InvalidOid;
-		known[i].buffer = InvalidBuffer;
 		known[i].note = 0;
 	}
 }

@@ -176,7 +176,7 @@ has_missed_rows(void)
 {
 	ListCell   *lc;
 
-	if (mip_mine.note == 0 || mip_mine.note == mipt_note(MIPT_PKEY))
+	if (mip_mine.key_note == 0 || mip_mine.key_note == mipt_note(MIPT_PKEY))
 		return false;
 	foreach(lc, mipt_read(mip_mine.xid))
 	{

@@ -173,7 +173,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_mine.seen = mip_mine.family->transitions;
 	mip_mine.notes = mip_mine.family->notes;
 	entries = mipt_read_again(xid, &look);
-	mip_mine.note = look.note;
+	mip_mine.key_note = look.note;
 	mip_mine.alone = list_length(entries) == 1;
 	check_entries(entries, xinst);
 	mip_predicate_begin();
@@ -266,7 +266,7 @@ read_family(void)
 	mip_family_lock(mip_mine.xid, ShareLock);
 	mip_mine.alone = false;
 	mip_mine.seen = mip_mine.family->transitions;
-	mip_mine.note = 0;
+	mip_mine.key_note = 0;
 	entries = mipt_read(mip_mine.xid);
 	mip_family_unlock();
 	return entries;

@@ -61,24 +61,33 @@ mip_stores_cursor(void)
 		(ActivePortal->cursorOptions & CURSOR_OPT_HOLD) != 0;
 }
 
-/*
- * CALL, which the client has sent itself? Procedures and functions are deeper, but for what
- * runs at depth 0 (below), where CALL may be a function's cursor.
- */
+bool
+mip_is_call(FunctionCallInfo fcinfo)
+{
+	return fcinfo->context && IsA(fcinfo->context, CallContext);
+}
+
+/* Is this CALL the active portal's, and not one of what that evaluates? */
 static bool
-is_clients_call(FunctionCallInfo fcinfo)
+portal_calls(FunctionCallInfo fcinfo)
 {
 	Node	   *stmt;
 
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		mip_statement.depth != MIP_UTILITY_DEPTH || mip_statement.execute_portal ||
-		!portal_runs_query() || list_length(ActivePortal->stmts) != 1 ||
-		mip_in_trigger() || mip_statement.planning || mip_statement.storing_cursor ||
-		debug_query_string == NULL)
+	if (mip_statement.execute_portal || list_length(ActivePortal->stmts) != 1)
 		return false;
 	stmt = linitial_node(PlannedStmt, ActivePortal->stmts)->utilityStmt;
 	return stmt && IsA(stmt, CallStmt) &&
 		castNode(CallStmt, stmt)->funcexpr->funcid == fcinfo->flinfo->fn_oid;
+}
+
+/* Is this call one of the query at depth 1, or at the depth of a utility statement the CALL? */
+static bool
+is_at_top(FunctionCallInfo fcinfo)
+{
+	if (mip_is_call(fcinfo))
+		return mip_statement.depth == MIP_UTILITY_DEPTH && portal_calls(fcinfo);
+	return mip_statement.depth == MIP_QUERY_DEPTH && fcinfo->flinfo != NULL &&
+		fcinfo->flinfo->fn_mcxt == mip_statement.query_memory;
 }
 
 /*
@@ -86,7 +95,8 @@ is_clients_call(FunctionCallInfo fcinfo)
  * functions that the planner evaluates, or EXECUTE for its arguments, and what is
  * not called by a statement at all: by the protocol's function call, or at login.
  * Languages may evaluate simple expressions without a statement, as PL/pgSQL
- * does, but not in the query's memory.
+ * does, but not in the query's memory. CALL may be a function's cursor, at the depth
+ * of the client's own where what is around it does not count.
  *
  * What the planner makes part of the query passes, as views do: SQL functions that
  * it inlines, defaults of columns, conditions of triggers. So it may: as a part of
@@ -97,12 +107,8 @@ is_clients_call(FunctionCallInfo fcinfo)
 void
 mip_require_top_level(FunctionCallInfo fcinfo, const char *function)
 {
-	if (is_clients_call(fcinfo))
-		return;
-	if (mip_statement.depth != MIP_QUERY_DEPTH || fcinfo->flinfo == NULL ||
-		fcinfo->flinfo->fn_mcxt != mip_statement.query_memory ||
-		!portal_runs_query() || mip_in_trigger() || mip_statement.planning ||
-		mip_statement.storing_cursor || debug_query_string == NULL)
+	if (!portal_runs_query() || !is_at_top(fcinfo) || mip_in_trigger() ||
+		mip_statement.planning || mip_statement.storing_cursor || debug_query_string == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_MIP_NOT_USABLE),
 				 errmsg("%s cannot be called from a function or from inside another statement", function),
@@ -143,6 +149,23 @@ mip_sole_function(const Query *query)
 	return IsA(target->expr, FuncExpr) ? ((FuncExpr *) target->expr)->funcid : InvalidOid;
 }
 
+/* Is it one that is called by a statement of its own? */
+static bool
+has_to_be_sole(const char *function)
+{
+	static const char *const functions[] = {
+		"mip.start", "mip.prepare_beside", "mip.commit_one_phase_beside", "mip.commit_beside",
+		"mip.replicate_ddl"
+	};
+
+	for (int i = 0; i < lengthof(functions); i++)
+	{
+		if (strcmp(function, functions[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
 /*
  * A view's query, or that of a function in SQL, has become the whole plan, and nobody
  * could tell any more (mip_require_sole).
@@ -150,9 +173,6 @@ mip_sole_function(const Query *query)
 void
 mip_check_sole_plan(Oid function, const PlannedStmt *plan)
 {
-	static const char *const names[] = {
-		"start", "prepare_beside", "commit_one_phase_beside", "commit_beside", "replicate_ddl"
-	};
 	FuncExpr   *call = sole_call(plan);
 	char	   *schema;
 	char	   *name;
@@ -161,11 +181,11 @@ mip_check_sole_plan(Oid function, const PlannedStmt *plan)
 		return;
 	schema = get_namespace_name(get_func_namespace(call->funcid));
 	name = get_func_name(call->funcid);
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		if (schema && name && strcmp(schema, "mip") == 0 && strcmp(name, names[i]) == 0)
-			raise_not_sole(psprintf("mip.%s", name));
-	}
+	if (schema == NULL || name == NULL)
+		return;
+	name = psprintf("%s.%s", schema, name);
+	if (has_to_be_sole(name))
+		raise_not_sole(name);
 }
 
 /*
@@ -176,9 +196,10 @@ mip_check_sole_plan(Oid function, const PlannedStmt *plan)
 void
 mip_require_sole(FunctionCallInfo fcinfo, const char *function)
 {
-	if (is_clients_call(fcinfo))
-		return;
+	Assert(has_to_be_sole(function));
 	mip_require_top_level(fcinfo, function);
+	if (mip_is_call(fcinfo))
+		return;
 	if (ActivePortal->strategy != PORTAL_ONE_SELECT ||
 		(Node *) sole_call(mip_statement.plan) != fcinfo->flinfo->fn_expr)
 		raise_not_sole(function);

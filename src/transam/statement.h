@@ -65,6 +65,9 @@ extern bool mip_in_trigger(void);
 /* Does the active portal store a cursor WITH HOLD, since its transaction ends? */
 extern bool mip_stores_cursor(void);
 
+/* Is it made by CALL? */
+extern bool mip_is_call(FunctionCallInfo fcinfo);
+
 /*
  * Errors out unless the call `fcinfo`, of `function`, is a statement's that the
  * client sent itself.

@@ -107,6 +107,8 @@ mip_sql($node, qq[
 	CREATE TRIGGER keeps AFTER UPDATE OR DELETE ON with_trigger FOR EACH ROW EXECUTE FUNCTION keeps();
 	CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY LIST (id);
 	CREATE TABLE part PARTITION OF parts FOR VALUES IN (1) USING mip;
+	CREATE TABLE part_2 PARTITION OF parts FOR VALUES IN (2) USING mip;
+	INSERT INTO part_2 VALUES (2);
 	CREATE TRIGGER keeps AFTER INSERT ON part FOR EACH ROW EXECUTE FUNCTION keeps();
 	CREATE TABLE parent (id int PRIMARY KEY) USING mip;
 	INSERT INTO parent VALUES (1);
@@ -120,6 +122,8 @@ for my $statement (
 	'UPDATE with_trigger SET v = 1',
 	'WITH w AS (DELETE FROM with_trigger RETURNING id) SELECT 1',
 	'INSERT INTO parts VALUES (1)',
+	'UPDATE parts SET id = 1',
+	q[WITH w AS (UPDATE t SET v = v + 1 WHERE keep_lock('theirs', 8) IS NOT NULL) SELECT 1],
 	'DELETE FROM parent',
 	'INSERT INTO root VALUES (1)',
 	'COPY parts FROM PROGRAM $$echo 1$$',

@@ -26,7 +26,11 @@ sub next_xid
 }
 
 # What commits a new request
-sub request { return "BEGIN; SELECT FROM mip.begin('" . next_xid() . "', 1); SELECT FROM mip.commit_one_phase('', '')"; }
+sub request
+{
+	my ($xid) = @_ ? @_ : next_xid();
+	return "BEGIN; SELECT FROM mip.begin('$xid', 1); SELECT FROM mip.commit_one_phase('', '')";
+}
 
 # A session that has read both pages, in a transaction that begins before what is next, and need not look at a catalog
 sub warm
@@ -54,8 +58,8 @@ sub key_becomes
 	my $new = session($node, 'new');
 
 	$becomes->();
-	$new->sql(request());
-	my $xid = sprintf '%s', $new->sql('SELECT max(xid) FROM mip.mipt');
+	my $xid = next_xid();
+	$new->sql(request($xid));
 	$s->refused("EXECUTE begun ('$xid')", 'MP001', "the key, $what: a request that has been committed");
 	$xid = next_xid();
 	$s->sql($_) for 'ROLLBACK', 'BEGIN', "EXECUTE begun ('$xid')", 'EXECUTE ended';
@@ -74,20 +78,21 @@ my @readers = map { session($node, $_) } 'one who reads', 'another one';
 
 sub reads_mipt { $_[0]->sql('BEGIN; SELECT 1 FROM mip.mipt LIMIT 1'); return; }
 
-sub waits_for_reader
+# Somebody waits, but not for that reader.
+sub waits_for_others
 {
-	my ($pid) = @_;
-	return $node->poll_query_until('postgres', "SELECT pg_blocking_pids($_[0]) <> '{}' AND NOT $_[1] = ANY (pg_blocking_pids($_[0]))")
+	my ($pid, $reader) = @_;
+	return $node->poll_query_until('postgres', "SELECT pg_blocking_pids($pid) <> '{}' AND NOT $reader = ANY (pg_blocking_pids($pid))")
 	  || die 'nobody is waited for';
 }
 
 key_becomes('beside the former one', sub {
 	reads_mipt($readers[0]);
 	$other->send_sql('REINDEX INDEX CONCURRENTLY mip.mipt_pkey');
-	waits_for_reader($other->pid, $readers[1]->pid);
+	waits_for_others($other->pid, $readers[1]->pid);
 	reads_mipt($readers[1]);
 	$readers[0]->sql('COMMIT');
-	waits_for_reader($other->pid, $readers[0]->pid);
+	waits_for_others($other->pid, $readers[0]->pid);
 	is(mip_sql($node, q[SELECT count(*) FROM pg_index WHERE indrelid = 'mip.mipt'::regclass AND NOT indislive]), 1, 'there is a former one');
 });
 $readers[1]->sql('COMMIT');
