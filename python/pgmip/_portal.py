@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine
@@ -79,6 +80,7 @@ class Portal:
         except concurrent.futures.CancelledError:
             if not self._state.closed:
                 raise
+            _forget(coroutine)
             raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException as error:
             if future is not None:
@@ -128,6 +130,7 @@ class Portal:
                     with contextlib.suppress(Closed):  # closed meanwhile, and so cancelled
                         self.soon(lambda: tasks[0].cancel())
                 cancelled = error
+        _forget(coroutine)
         ended = bool(tasks) and tasks[0].done() and not tasks[0].cancelled()
         if cancelled is not None:
             if ended:
@@ -191,15 +194,19 @@ class Portal:
         threads = ThreadPoolExecutor(thread_name_prefix="pgmip look-up")
         loop.set_default_executor(threads)
         try:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                try:
-                    runner.get_loop().run_forever()
-                finally:  # also by what ends a thread, raised by a callback: nobody is to call it any more
-                    state.closed = True
-                    _cancel_what_is_left(loop)
-                    # The runner waits for the loop's threads to end; a name may be looked up for as long as it takes.
-                    threads.shutdown(wait=False, cancel_futures=True)
-                    loop.set_default_executor(ThreadPoolExecutor())
+            try:
+                loop.run_forever()
+            finally:  # also by what ends a thread, raised by a callback: nobody is to call it any more
+                state.closed = True
+                _cancel_what_is_left(loop)
+                with contextlib.suppress(BaseException):
+                    loop.run_until_complete(loop.shutdown_asyncgens())
+                # Some may have found it open, and told it since. Behind this it hears nothing: what was told yet later
+                # was never begun.
+                _cancel_what_is_left(loop)
+                # Not waited for: a name may be looked up for as long as it takes.
+                threads.shutdown(wait=False, cancel_futures=True)
+                loop.close()
         finally:
             for end in tuple(state.waits.values()):
                 with contextlib.suppress(Exception):  # it has ended by now, or the loop that waits
@@ -240,6 +247,12 @@ def _run_until_ended(loop: asyncio.AbstractEventLoop, tasks: Collection[asyncio.
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     timer.cancel()
     return loop.time() < over
+
+
+def _forget(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Of a call that is over: if the loop that was told of it has closed without beginning it, nobody awaits it."""
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
 
 
 def _call_off(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -149,40 +150,55 @@ def test_ended_again_by_many(number: int) -> None:
     assert ended(*threads)
 
 
-def test_told_while_the_loop_is_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What its executor still has to do keeps it open for a while after the last look at what is left."""
-    portal, looked = Portal("a test"), threading.Event()
-
-    async def keep_busy() -> None:
-        asyncio.get_running_loop().run_in_executor(None, time.sleep, 1.0)
-
-    portal.call(keep_busy())
-    tell, cancel = asyncio.run_coroutine_threadsafe, _portal._cancel_what_is_left
+@pytest.mark.parametrize("way", ["call", "reach"])
+@pytest.mark.parametrize("looks", [1, 2])
+def test_told_while_the_loop_is_being_closed(monkeypatch: pytest.MonkeyPatch, looks: int, way: str) -> None:
+    """Behind a look at what is left: behind the first it is still begun, behind the last it never is."""
+    portal, looked, told = Portal("a test"), threading.Semaphore(0), threading.Event()
+    portal.call(asyncio.sleep(0))
+    assert portal._loop is not None
+    tell, cancel = portal._loop.call_soon_threadsafe, _portal._cancel_what_is_left
+    noise: list[object] = []
+    portal._loop.set_exception_handler(lambda _, context: noise.append(context))
 
     def look(loop: asyncio.AbstractEventLoop) -> None:
+        nonlocal looks
         cancel(loop)
-        looked.set()
+        looks -= 1
+        if looks == 0:
+            looked.release()
+            assert told.wait(PATIENCE)
 
     def end() -> None:
         raise SystemExit
 
-    def late(coroutine: Any, loop: asyncio.AbstractEventLoop) -> Any:
-        loop.call_soon_threadsafe(end)
-        looked.wait(PATIENCE)
-        return tell(coroutine, loop)
+    def late(*args: Any, **kwargs: Any) -> Any:
+        tell(end)
+        assert looked.acquire(timeout=PATIENCE)
+        monkeypatch.undo()
+        try:
+            return tell(*args, **kwargs)
+        finally:
+            told.set()
 
     monkeypatch.setattr(_portal, "_cancel_what_is_left", look)
-    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", late)
+    monkeypatch.setattr(portal._loop, "call_soon_threadsafe", late)
     answers: list[BaseException] = []
 
     def call() -> None:
         try:
-            portal.call(asyncio.sleep(3600))
+            if way == "call":
+                portal.call(asyncio.sleep(3600))
+            else:
+                asyncio.run(portal.reach(asyncio.sleep(3600)))
         except BaseException as error:
             answers.append(error)
 
-    assert ended(begun(call))
-    assert isinstance(answers[0], Closed)
+    assert portal._thread is not None
+    assert ended(begun(call), portal._thread)
+    assert isinstance(answers.pop(), Closed)
+    gc.collect()  # a task or a coroutine left behind would say so
+    assert not noise
 
 
 def test_while_a_pool_connects(shop: Shop) -> None:
@@ -238,6 +254,7 @@ def test_no_connection_outlives_closing(shop: Shop) -> None:
     assert app.transactions  # it is still there itself, and so are its pools
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the task that was begun last
 def test_closed_beside_what_begins_anew() -> None:
     """As what a supervisor begins whenever it has ended."""
     portal, tasks = Portal("a test"), list[asyncio.Task[None]]()
@@ -256,6 +273,9 @@ def test_closed_beside_what_begins_anew() -> None:
         assert ended(closing)
     finally:
         over = True
+        tasks.clear()
+        del portal, closing
+        gc.collect()  # here, where it is expected
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what asyncio wanted to run in it
@@ -270,6 +290,8 @@ def test_in_a_loop_that_cannot_run_any_more() -> None:
     with contextlib.suppress(Closed):
         portal.soon(lambda: None)
     assert ended(portal._thread)
+    del portal, selector
+    gc.collect()  # here, where it is expected
 
 
 @pytest.mark.parametrize("twin", ["App", "Client"])
