@@ -41,9 +41,9 @@ Values are medians of the rounds, with least and most; ratios are taken round by
 |---|---|
 | COMMIT | stock PostgreSQL, one phase, heap tables |
 | 2PC | stock PostgreSQL, `PREPARE TRANSACTION` and `COMMIT PREPARED`, heap tables |
-| MIP | `mip.begin`, `mip.prepare_beside`, `mip.commit_beside`; mip tables; request and result are kept |
+| MIP | `mip.start`, `mip.prepare_beside`, `mip.commit_beside`; mip tables; request and result are kept |
 | MIP unflushed | the same with `mip.synchronous_commit_prepared = off`: no flush for the second phase |
-| MIP one-phase | `mip.begin`, `mip.commit_one_phase_beside` |"""
+| MIP one-phase | `mip.start`, `mip.commit_one_phase_beside` |"""
 
 REPORT = {
     "tuples": Part(tuples.tell, None, """## Table 1: the size of a tuple
@@ -64,7 +64,7 @@ the others only read."""),
     "failover": Part(failover.tell, failover.plot, """## Figure 2: every request fails over
 
 The original is left prepared. In the paper's protocol a sibling does the same work again, and is committed. Ours is
-told with its first statement that the original is prepared (`mip.begin_beside`), looks at the MIPT, and commits the
+told with its first statement that the original is prepared (`mip.start`), looks at the MIPT, and commits the
 original, as `pgmip` does ("adopted"). The rate counts requests.
 
 Where the work is done again: the paper's server waited for its disks, and for a sibling all that it read was in memory

@@ -47,7 +47,7 @@ def _phases(measured: Measured) -> dict[str, float]:
     spent = dict.fromkeys(PHASES, 0.0)
     phase = None
     for text, latency in measured.messages:
-        if "EXECUTE mip_begin" in text:
+        if "EXECUTE mip_start" in text:
             phase = "original" if phase is None else "sibling"
         elif "EXECUTE mip_commit('" in text:
             phase = "commit"

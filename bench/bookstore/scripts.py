@@ -1,7 +1,7 @@
 """The interactions as scripts of pgbench, with each of the ways to end a transaction.
 
-Every script begins with SQL's PREPARE of its statements, once a session. BEGIN goes with the first statement in one
-message, and what ends the first phase with the last one.
+Every script begins with SQL's PREPARE of its statements, once a session. What begins goes with the first statement in
+one message, and what ends the first phase with the last one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ XID = "TIME-7:m-8:m-:n"
 TEXTS = "'{\"request\": :n}', '{\"done\": true}'"
 MIP_PREPARE = f"EXECUTE mip_prepare({TEXTS})"
 PROTOCOL = [
-    "PREPARE mip_begin (text, bigint) AS SELECT mip.begin($1, $2)",
-    "PREPARE mip_begin_beside (text, bigint) AS SELECT mip.begin_beside($1, $2)",
+    "PREPARE mip_start (text, bigint) AS SELECT mip.start($1, $2)",
     "PREPARE mip_instances (text) AS SELECT * FROM mip.instances($1)",
     "PREPARE mip_prepare (text, text) AS SELECT mip.prepare_beside($1, $2)",
     "PREPARE mip_commit (text, bigint) AS SELECT mip.commit_beside($1, $2)",
@@ -46,12 +45,10 @@ class System:
     settings: Sequence[str] = ()
 
 
-def _instance(xinst: int, last: str = MIP_PREPARE) -> tuple[Sequence[str], str]:
-    return ["BEGIN", f"EXECUTE mip_begin('{XID}', {xinst})"], last
+def _instance(xinst: int, last: str | None = MIP_PREPARE) -> tuple[Sequence[str], str | None]:
+    return [f"EXECUTE mip_start('{XID}', {xinst})"], last
 
 
-# Told of others with its first statement
-NEEDLESS = ["BEGIN", f"EXECUTE mip_begin_beside('{XID}', 2)"], None
 PLANS = "SET plan_cache_mode = force_generic_plan"  # which others would come to after five executions
 UNFLUSHED = "SET mip.synchronous_commit_prepared = off"
 SYSTEMS = {
@@ -66,8 +63,8 @@ SYSTEMS = {
         System("MIP fail-over", "mip", [_instance(1), _instance(2)], [f"EXECUTE mip_commit('{XID}', 2)"]),
         # The same, but the sibling is told with its first statement that another one is there, and commits that.
         System(
-            "MIP adopted", "mip", [_instance(1), NEEDLESS],
-            ["ROLLBACK", f"EXECUTE mip_instances('{XID}')", f"EXECUTE mip_commit('{XID}', 1)"],
+            "MIP adopted", "mip", [_instance(1), _instance(2, None)],
+            [f"EXECUTE mip_instances('{XID}')\\; ROLLBACK", f"EXECUTE mip_commit('{XID}', 1)"],
         ),
         # Nobody decides.
         System("MIP in doubt", "mip", [_instance(1)]),
