@@ -248,11 +248,11 @@ class Attempt:
         for site in sorted(self._order):  # everybody in the same order, so that nobody waits in a circle
             with self.phase.part("connect", site=site):
                 conn = await self._place(self._pools[site])
-            self._branches[site] = Branch(
-                site, conn, self._instance,
-                on_begun=self._begun, on_beside=self._beside,
-                read=functools.partial(self._asking.read_over, conn, site),
-            )  # fmt: skip
+                self._branches[site] = Branch(  # before an observer is told, and raises
+                    site, conn, self._instance,
+                    on_begun=self._begun, on_beside=self._beside,
+                    read=functools.partial(self._asking.read_over, conn, site),
+                )  # fmt: skip
         if self._instance.isolation == "serializable" and len(self._branches) > 1:
             everywhere = any(branch.serializable == "everywhere" for branch in self._branches.values())
             for branch in self._branches.values():

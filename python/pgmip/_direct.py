@@ -138,11 +138,13 @@ def _exchange(conn: ObedientConnection, queries: Sequence[Query], answers: Answe
     try:
         yield from generators.send(wire)
         for key, prepare, name in sent:
-            results = (yield from generators.fetch_many(wire)) if prepare is Prepare.SHOULD else []
+            prepared = (yield from generators.fetch_many(wire)) if prepare is Prepare.SHOULD else []
             executed = yield from generators.fetch_many(wire)
             if key is not None:
-                known.validate(key, prepare, name, executed)
-            if _is_left_copying(answers, results + executed):
+                # What has been prepared stays so where it fails. Behind what has failed nothing is prepared.
+                failed = any(result.status not in _DONE for result in executed)
+                known.validate(key, prepare, name, prepared if prepared and failed else executed)
+            if _is_left_copying(answers, prepared + executed):
                 return
         while not _is_over(answers, (yield from generators.fetch_many(wire))):
             pass
@@ -156,7 +158,9 @@ def _exchange(conn: ObedientConnection, queries: Sequence[Query], answers: Answe
 def _send(
     conn: ObedientConnection, queries: Sequence[Query], answers: Answers
 ) -> list[tuple[Key | None, Prepare, bytes]]:
-    """What has been sent: what is new to psycopg's account, whether it is prepared with it, and its name."""
+    """What has been sent: its key where it is new to psycopg's account, or is prepared with it, whether that, and its
+    name.
+    """
     wire, known = conn.pgconn, conn._prepared
     sent = []
     for query in queries:
@@ -175,7 +179,10 @@ def _send(
             stands = wire.status == ConnStatus.OK
             answers.fail(psycopg.ProgrammingError(str(error)) if stands else psycopg.OperationalError(str(error)))
             break
-        sent.append((known.maybe_add_to_cache(query, prepare, name), prepare, name))
+        key = known.maybe_add_to_cache(query, prepare, name)
+        if key is None and prepare is Prepare.SHOULD:  # it does not say so of what it has counted before
+            key = known.key(query)
+        sent.append((key, prepare, name))
     return sent
 
 

@@ -180,6 +180,20 @@ async def test_runs_at_its_own_isolation_level_whatever_that_of_the_session(shop
     shop.assert_clean()
 
 
+@pytest.mark.parametrize("used", range(3, 8))
+async def test_a_session_whose_isolation_level_becomes_another_one(shop: Shop, used: int) -> None:
+    """Whether or not the statement that comes with the begin has been prepared by then."""
+    conn = await PooledConnection.connect(shop.clusters["store"].conninfo(), patience=5, ended=ignore_error)
+    for number in range(used + 2):
+        if number == used:
+            await conn.execute("SET default_transaction_isolation = 'repeatable read'")
+        branch = branch_over(conn, f"becomes {used} {number}")
+        assert await branch.run("SELECT i_id FROM item WHERE i_id = %s", (2,), _one) == (2,)
+        assert isinstance(await branch.commit_one_phase("q", "r", 5), Prepared)
+    await conn.close()
+    shop.assert_clean()
+
+
 async def test_a_begin_that_is_refused_at_once_leaves_nothing_to_be_ended(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

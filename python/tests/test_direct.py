@@ -12,7 +12,20 @@ import psycopg
 import pytest
 
 from pgmip._connection import ObedientConnection, cut
-from pgmip._direct import ask, bytea_array, flag, maybe_number, number, numbers, text_array, uuid_array
+from pgmip._direct import (
+    Answers,
+    Query,
+    ask,
+    bytea_array,
+    converted,
+    flag,
+    maybe_number,
+    number,
+    numbers,
+    text_array,
+    together,
+    uuid_array,
+)
 from pgmip.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -88,6 +101,26 @@ async def test_errors(conn: ObedientConnection) -> None:
 
 DIVIDE = b"SELECT 10 / $1::int"
 MISSING = b"SELECT FROM missing"
+
+
+@pytest.mark.parametrize("used", range(3, 8))  # from the sixth time on it is prepared
+@pytest.mark.parametrize("fails", ["it", "what is before it"])
+async def test_what_anybody_has_used_before(conn: ObedientConnection, fails: str, used: int) -> None:
+    """psycopg's account is of what the server has."""
+
+    async def divide(by: int, *before: Query) -> psycopg.Error | None:
+        answers = Answers()
+        await together(conn, [*before, converted(conn, "SELECT 10 / %s::int", (by,))], answers)
+        return answers.error
+
+    assert [await divide(2) for _ in range(used)] == [None] * used
+    if fails == "it":
+        assert isinstance(await divide(0), psycopg.errors.DivisionByZero)
+    else:
+        assert isinstance(await divide(2, Query(MISSING)), psycopg.errors.UndefinedTable)
+    assert [await divide(5) for _ in range(6)] == [None] * 6
+    ((times,),) = await ask(conn, b"SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'SELECT 10 / $1%'")
+    assert number(times) == 1
 
 
 async def test_a_commit_that_fails(conn: ObedientConnection) -> None:

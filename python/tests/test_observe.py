@@ -196,6 +196,27 @@ async def test_an_observer_that_fails_does_no_harm(
 
 
 @pytest.mark.integration
+async def test_an_observer_that_is_interrupted_keeps_no_connection(server: Server, shop: Shop) -> None:
+    class Interrupted(Observer):
+        over = False
+
+        @contextlib.contextmanager
+        def phase(self, phase: Phase) -> Iterator[None]:
+            yield
+            if phase.name == "connect" and not self.over:
+                self.over = True
+                raise asyncio.CancelledError
+
+    app = server(pool_size=1)
+    app.observe(Interrupted())
+    with pytest.raises(Unknown):
+        await app.submit("buy", BUY)
+    xid = new_xid()
+    shop.assert_once(xid, await app.submit("buy", BUY, xid=xid, deadline=5))
+    shop.assert_clean()
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("of", ["logger", "handler"])
 async def test_a_log_that_fails_does_no_harm(
     server: Server, shop: Shop, caplog: pytest.LogCaptureFixture, of: str

@@ -130,6 +130,15 @@ typedef RelFileNode MipFileLocator;
 #define mip_sets_expression(subtype) false
 #endif
 
+/* ALTER TABLE ... ENABLE ALWAYS TRIGGER, and its like; the relation is locked */
+#if PG_VERSION_NUM >= 160000
+#define mip_set_trigger(rel, name, fires) \
+	EnableDisableTrigger(rel, name, InvalidOid, fires, false, false, ShareRowExclusiveLock)
+#else
+#define mip_set_trigger(rel, name, fires) \
+	EnableDisableTrigger(rel, name, fires, false, ShareRowExclusiveLock)
+#endif
+
 /* A process's number, by which GetPGProcByNumber finds it */
 #if PG_VERSION_NUM >= 170000
 #define mip_proc_number(proc) GetNumberFromPGProc(proc)

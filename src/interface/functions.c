@@ -386,7 +386,7 @@ read_family(const char *xid)
 {
 	List	   *entries;
 
-	(void) mipt_lock(xid, ShareLock);
+	mipt_lock(xid, ShareLock);
 	entries = mipt_read(xid);
 	mip_family_unlock();
 	return entries;

@@ -30,6 +30,7 @@
 #include "family/current.h"
 #include "family/eviction.h"
 #include "family/family_lock.h"
+#include "mipt/trigger.h"
 #include "replication/refusals.h"
 #include "tableam/claim.h"
 #include "tableam/index_only.h"
@@ -436,6 +437,8 @@ mip_ProcessUtility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 									env, dest, qc);
 		if (mip_in_transaction())
 			mip_utility_executed(stmt);
+		if (IsA(stmt, AlterTableStmt))
+			mip_keep_triggers((AlterTableStmt *) stmt);
 		if (nested)
 			check_locks(MIP_UTILITY_DEPTH);
 		if (sets_mode(stmt))

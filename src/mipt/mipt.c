@@ -93,25 +93,41 @@ has_own_instance(List *living)
 	return false;
 }
 
-MiptLook
-mipt_lock(const char *xid, LOCKMODE mode)
+/*
+ * With a `look`, rows are looked for as for a new request, without opening their table.
+ * Who will do so under the lock does not: he would wait there for who has locked it, and
+ * keep others of the family waiting, that one too.
+ */
+static void
+lock_family(const char *xid, LOCKMODE mode, MiptLook *look)
 {
-	MiptLook	look = {0};
 	List	   *living = mip_family_instances(xid);
 
 	/* most callers ask for what they know to be alive */
 	if (!has_own_instance(living))
 	{
-		List	   *rows;
+		List	   *rows = look ? mipt_rows_of_new(xid, &look->note) : mipt_rows(xid);
 
-		look.writes = mip_family_writes(xid);
-		rows = mipt_rows_of_new(xid, &look.note);	/* of mip.begin, most have
-													 * none */
-		look.none = rows == NIL;
+		if (look)
+			look->none = rows == NIL;
 		refuse_strangers(xid, with_living(living, rows));
 		mip_stop_point("looked");
 	}
 	mip_family_lock(xid, mode);
+}
+
+void
+mipt_lock(const char *xid, LOCKMODE mode)
+{
+	lock_family(xid, mode, NULL);
+}
+
+MiptLook
+mipt_lock_new(const char *xid)
+{
+	MiptLook	look = {.writes = mip_family_writes(xid)};
+
+	lock_family(xid, ShareLock, &look);
 	return look;
 }
 

@@ -28,7 +28,10 @@ typedef struct MiptLook
  * caller is not a member: ERRCODE_INSUFFICIENT_PRIVILEGE. Who has no business
  * with a family must not be able to keep others from it [owner-decides].
  */
-extern MiptLook mipt_lock(const char *xid, LOCKMODE mode);
+extern void mipt_lock(const char *xid, LOCKMODE mode);
+
+/* The same (ShareLock) for mip.begin, whose XID is a new one most often */
+extern MiptLook mipt_lock_new(const char *xid);
 
 /*
  * All entries of a family, ordered by XINST, active instances included, as far

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * trigger.c
- *	  The trigger of mip.mipt: rows that come in by SQL.
+ *	  The triggers of the schema mip's tables, above all that of mip.mipt for rows that
+ *	  come in by SQL.
  *
  * They are from a dump, or a replica. What rows.c writes does not fire triggers.
  *
@@ -10,16 +11,21 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "base/compat.h"
 #include "base/mip.h"
 #include "family/family.h"
 #include "mipt/catalog.h"
 #include "mipt/rows.h"
+#include "mipt/trigger.h"
 
 PG_FUNCTION_INFO_V1(mip_keep_links);
 
@@ -86,4 +92,67 @@ mip_keep_links(PG_FUNCTION_ARGS)
 	note_row(row, desc);
 	return PointerGetDatum(heap_modify_tuple_by_cols(row, desc, lengthof(columns), columns,
 													 values, nulls));
+}
+
+/* ---- that they stay ---- */
+
+static bool
+is_of_all(const AlterTableStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		switch (castNode(AlterTableCmd, lfirst(lc))->subtype)
+		{
+			case AT_EnableTrigAll:
+			case AT_EnableTrigUser:
+			case AT_DisableTrigAll:
+			case AT_DisableTrigUser:
+				return true;
+			default:
+				break;
+		}
+	}
+	return false;
+}
+
+/* Where there is such a trigger; false if it fires when it is to anyway. */
+static bool
+keep_trigger(Relation rel, const char *name, char fires)
+{
+	for (int i = 0; rel->trigdesc && i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *trigger = &rel->trigdesc->triggers[i];
+
+		if (strcmp(trigger->tgname, name) != 0 || trigger->tgenabled == fires)
+			continue;
+		mip_set_trigger(rel, name, fires);
+		CommandCounterIncrement();	/* as of now rel->trigdesc is another one */
+		return true;
+	}
+	return false;
+}
+
+void
+mip_keep_triggers(const AlterTableStmt *stmt)
+{
+	Oid			relid;
+	Relation	rel;
+	bool		kept;
+
+	if (!is_of_all(stmt) || !mipt_exists())
+		return;
+	relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+	if (!OidIsValid(relid) || get_rel_namespace(relid) != get_namespace_oid("mip", false))
+		return;
+	CommandCounterIncrement();
+	rel = table_open(relid, NoLock);	/* ALTER TABLE has locked it */
+	kept = keep_trigger(rel, "keep_links", TRIGGER_FIRES_ALWAYS);
+	kept |= keep_trigger(rel, "ignore_replicated", TRIGGER_FIRES_ON_REPLICA);
+	if (kept)
+		ereport(NOTICE,
+				(errmsg("triggers that pg_mip has on table \"mip.%s\" stay as they are",
+						RelationGetRelationName(rel))));
+	table_close(rel, NoLock);
 }

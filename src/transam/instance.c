@@ -162,7 +162,7 @@ mip_instance_begin(const char *xid, int64 xinst, ArrayType *sites, const text *k
 	mip_mine.key = key ? DatumGetTextPCopy(PointerGetDatum(key)) : NULL;
 	MemoryContextSwitchTo(old);
 
-	look = mipt_lock(xid, ShareLock);	/* [doomed-before-header] */
+	look = mipt_lock_new(xid);	/* [doomed-before-header] */
 	mip_mine.inst = mip_register(xid, xinst, GetUserId(), sites);
 	mip_mine.family = mip_mine.inst->family;
 	mip_mine.ending = MIP_RUNNING;

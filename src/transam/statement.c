@@ -32,19 +32,30 @@ client_portal(void)
 }
 
 /*
+ * Does it return what it does to the client, for whom there is a format then? A function's
+ * cursor, which a client may have run by its name, has none.
+ */
+static bool
+is_for_client(Portal portal)
+{
+	return portal->tupDesc == NULL || portal->formats != NULL;
+}
+
+/*
  * Not while EXECUTE evaluates its arguments, or the protocol's Bind those of the
  * client: then there is no portal of the query's yet, or one of a function's cursor.
- * Such a cursor returns rows, but none to the client, for whom they had a format;
- * and pg_cursors shows it, as it does not what EXECUTE runs.
+ * Such a cursor pg_cursors shows, as it does not what EXECUTE runs.
  */
 static bool
 portal_runs_query(void)
 {
+	Portal		execute = mip_statement.execute_portal;
+
 	if (ActivePortal == NULL)
 		return false;
-	if (mip_statement.execute_portal)
-		return ActivePortal != mip_statement.execute_portal && !ActivePortal->visible;
-	return ActivePortal->tupDesc == NULL || ActivePortal->formats != NULL;
+	if (execute)
+		return ActivePortal != execute && !ActivePortal->visible && is_for_client(execute);
+	return is_for_client(ActivePortal);
 }
 
 bool

@@ -49,10 +49,26 @@ x,2,mip_ext_user,2001-01-01,t,\\x00
 \.
 RESET session_replication_role;
 SELECT xid, xinst, links FROM mip.mipt ORDER BY xinst;
--- those of the extension stay
+-- nor by who turns all triggers off, and on again, as pg_restore --disable-triggers does
+CREATE VIEW triggers AS SELECT tgrelid::regclass, tgname, tgenabled FROM pg_trigger
+	WHERE tgrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'mip'::regnamespace) ORDER BY 1, 2;
+SELECT * FROM triggers;
+BEGIN;
+ALTER TABLE mip.mipt DISABLE TRIGGER ALL;
+INSERT INTO mip.mipt VALUES ('x', 3, NULL, NULL, '{}', CURRENT_USER::regrole, now(), false, '\x00');
+SELECT xinst, links FROM mip.mipt WHERE xinst = 3;
+ALTER TABLE mip.mipt ENABLE TRIGGER ALL;
+ALTER TABLE mip.mipt DISABLE TRIGGER USER, ENABLE TRIGGER USER;
+ALTER TABLE IF EXISTS mip.applied DISABLE TRIGGER ALL;
+ALTER TABLE IF EXISTS mip.nothing DISABLE TRIGGER ALL;
+DO 'BEGIN ALTER TABLE mip.log DISABLE TRIGGER ALL; ALTER TABLE mip.replicas ENABLE TRIGGER ALL; END';
+SELECT * FROM triggers;
+ROLLBACK;
+-- those of the extension stay, and who names the trigger has his way
 ALTER TABLE mip.mipt DISABLE TRIGGER keep_links;
 UPDATE mip.mipt SET links = '\x12' WHERE xinst = 2;
 ALTER TABLE mip.mipt ENABLE ALWAYS TRIGGER keep_links;
+DROP VIEW triggers;
 UPDATE mip.mipt SET links = '\x00', result = 'r';
 SELECT xinst, result, links FROM mip.mipt ORDER BY xinst;
 CREATE TABLE t (id int PRIMARY KEY, v int) USING mip;

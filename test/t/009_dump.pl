@@ -155,6 +155,27 @@ $node->command_ok([ @as, 'dumper' ], 'a dump with pg_read_all_data');
 $node->command_fails_like([ @as, 'half_blind' ],
 	qr/permission denied for table mipt/, 'a dump without');
 
+# Into a database in which requests run, as a tool for data alone does it: in one transaction or not, without triggers
+for my $how ('', '-1')
+{
+	mip_sql($target, "CREATE DATABASE beside");
+	$target->safe_psql('beside', 'CREATE EXTENSION pg_mip');
+	my $running = $target->background_psql('beside', on_error_stop => 0);
+	$running->query_safe(q[SET ROLE app; BEGIN; SELECT mip.begin('done', 6, '{x,y}')]);
+	$target->command_ok(
+		[ 'pg_restore', '-e', '--data-only', '--disable-triggers', (grep { $_ } $how), '-n', 'mip',
+			'-d', $target->connstr('beside'), "$dir/dump.custom" ],
+		"beside a request: pg_restore --disable-triggers $how");
+	$running->query(q[SELECT FROM mip.prepare('', '')]);
+	$running->quit;
+	is($target->safe_psql('beside', q[SELECT xinst, state FROM mip.instances('done')]),
+		'5|committed', '... and it is not run again');
+	is($target->safe_psql('beside', q[SELECT count(*), count(links) FROM mip.mipt]), '3|0', '... with links of nobody else');
+	is($target->safe_psql('beside', q[SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'mip.mipt'::regclass ORDER BY 1]),
+		"ignore_replicated|R\nkeep_links|A", '... nor of who comes later');
+	mip_sql($target, 'DROP DATABASE beside');
+}
+
 # Without the access method: heap tables, which can opt in later
 restore('as heap', "$dir/dump.custom", '--no-table-access-method');
 is($target->safe_psql('as heap', $tables) =~ s/mip/heap/gr,

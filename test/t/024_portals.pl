@@ -206,6 +206,20 @@ for my $form (sort keys %stored)
 	is(states($node, $form), '1 prepared', "$form: is not prepared");
 }
 
+# A function's cursor, which the protocol runs by its name as it does the client's portals
+mip_sql($node, q[CREATE FUNCTION leaves_cursor(c refcursor) RETURNS refcursor LANGUAGE plpgsql AS $$
+	BEGIN
+		OPEN c FOR EXECUTE 'EXECUTE begins';
+		RETURN c;
+	END $$]);
+connect_to();
+query(q[PREPARE begins AS SELECT mip.begin('by a cursor', 1)]);
+query('BEGIN');
+query(q[SELECT leaves_cursor('left')]);
+send_message('E', "left\0" . pack('N', 0));
+is(sync(), 'E(MP006)ZE', "EXECUTE by a function's cursor: refused");
+query('ROLLBACK');
+
 # ---- leaving ----
 
 # Nothing takes the place of an instance within a message, and a ROLLBACK is one.

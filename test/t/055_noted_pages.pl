@@ -152,7 +152,8 @@ for my $ends (q[SELECT FROM mip.commit_one_phase('', '')], q[SELECT FROM mip.pre
 			mip_sql($node, 'ALTER INDEX mip.mipt_pkey SET TABLESPACE pg_default');
 		}
 	}
-	for my $keeps ('LOCK TABLE mip.mipt', 'LOCK TABLE mip.mipt IN SHARE ROW EXCLUSIVE MODE', 'TRUNCATE mip.mipt', 'REINDEX INDEX mip.mipt_pkey')
+	for my $keeps ('LOCK TABLE mip.mipt', 'LOCK TABLE mip.mipt IN SHARE ROW EXCLUSIVE MODE', 'TRUNCATE mip.mipt', 'REINDEX INDEX mip.mipt_pkey',
+		'ALTER TABLE mip.mipt DISABLE TRIGGER ALL', 'ALTER TABLE mip.mipt SET TABLESPACE ts, DISABLE TRIGGER USER')
 	{
 		my $s = warm();
 		my $xid = next_xid();
@@ -160,6 +161,7 @@ for my $ends (q[SELECT FROM mip.commit_one_phase('', '')], q[SELECT FROM mip.pre
 		$other->sql($_) for 'BEGIN', $keeps;
 		is_told($s, $xid, $ends, brings($xid) . '; COMMIT', "begun before $keeps, $ends");
 		$s->quit;
+		mip_sql($node, 'ALTER TABLE mip.mipt SET TABLESPACE pg_default');
 	}
 }
 
@@ -193,6 +195,23 @@ for my $ends (q[SELECT FROM mip.commit_one_phase('', '')], q[SELECT FROM mip.pre
 	is(($s->finish)[1], '', '... and goes on');
 	is(states($node, $xid), $ends =~ /prepare/ ? '2 prepared' : '2 committed', '... to its end');
 	mip_sql($node, "SELECT mip.commit('$xid', 2)");
+	$s->quit;
+}
+
+# Whoever waits for him there keeps nobody else from the family meanwhile, least of all him.
+for my $asks ('refuse', 'rollback')
+{
+	my $s = warm();
+	my $xid = next_xid();
+	$other->sql($_) for 'BEGIN', 'LOCK TABLE mip.mipt';
+	$s->sql('ROLLBACK');
+	$s->send_sql($asks eq 'refuse' ? "SELECT mip.refuse('$xid', 5, '{}')" : "SELECT FROM mip.rollback('$xid', 5)");
+	ok($s->waits("locktype = 'relation'"), "mip.$asks waits for who has locked the table");
+	is(mip_sql($node, "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND pid = " . $s->pid), '0', '... without the family\'s lock');
+	is($other->sql("SELECT count(*) FROM mip.instances('$xid')"), '0', '... which that one gets');
+	$other->sql('COMMIT');
+	$s->finish;
+	is(states($node, $xid), '5 aborted', '... and goes on') if $asks eq 'refuse';
 	$s->quit;
 }
 
