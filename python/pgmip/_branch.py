@@ -185,10 +185,10 @@ class Branch:
 
     async def run_many(self, sql: Statement, params_seq: Iterable[Params]) -> int:
         """Run one statement of the handler for each of these; the number of rows that they touched."""
-        await self.begin()
         async with self._turn:
             self._check_usable()
             with self._noting(), self._telling_of_copy():
+                await self._in_transaction()
                 cursor = self.conn.cursor()
                 await cursor.executemany(sql, params_seq)
                 self._check_not_ended()
@@ -197,11 +197,11 @@ class Branch:
     @contextlib.asynccontextmanager
     async def copy(self, sql: Statement, params: Params | None) -> AsyncIterator[Copy]:
         """Run a COPY of the handler, which writes or reads its rows in the block."""
-        await self.begin()  # libpq does not copy in a pipeline
         with self._noting():
             copying = self.conn.cursor().copy(sql, params)
             async with self._turn:
                 self._check_usable()
+                await self._in_transaction()  # libpq does not copy in a pipeline
                 self._copying = True
                 try:
                     rows = await copying.__aenter__()
@@ -419,6 +419,11 @@ class Branch:
         if mipt is None or states != {expected}:
             return Lost(psycopg.OperationalError(f"site {self.site!r} did not confirm: it is {states or 'gone'}"))
         return Prepared(tuple(mipt))
+
+    async def _in_transaction(self) -> None:
+        """For what does not begin together with it. In one's turn: a begin that was under way before may have failed."""
+        if not self.begun:
+            await self._together()
 
     async def _together(self, *queries: Query) -> list[PGresult]:
         """Run these statements, the first ones together with the begin of the transaction and of the instance."""

@@ -194,6 +194,34 @@ async def test_a_session_whose_isolation_level_becomes_another_one(shop: Shop, u
     shop.assert_clean()
 
 
+@pytest.mark.parametrize("how", ["many", "copy"])
+async def test_what_waits_for_a_begin_that_is_refused_does_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """There is no transaction then, and what would be done without one would stay."""
+    monkeypatch.setattr(_sql, "START", _sql.START.replace(b"mip.start", b"mip.begins"))
+    branch = await branch_of(shop, "refused")
+
+    async def write() -> None:
+        if how == "many":
+            await branch.run_many("INSERT INTO orders (xid, xinst, qty) VALUES (%s, 1, 1)", [("refused",)])
+        else:
+            async with branch.copy("COPY orders (xid, xinst, qty) FROM STDIN", None) as copy:
+                await copy.write_row(("refused", 1, 1))
+
+    first = asyncio.create_task(branch.run("SELECT 1", None, _nothing))
+    while not branch.begun:
+        await asyncio.sleep(0)
+    for beside in (write(), write()):  # as the first one begins, and afterwards
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            await beside
+    with pytest.raises(psycopg.errors.UndefinedFunction):
+        await first
+    assert shop.sql("store", "SELECT count(*) FROM orders WHERE xid = 'refused'") == [(0,)]
+    await branch.conn.close()
+    shop.assert_clean()
+
+
 async def test_a_begin_that_is_refused_at_once_leaves_nothing_to_be_ended(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
