@@ -421,7 +421,7 @@ class Branch:
         return Prepared(tuple(mipt))
 
     async def _in_transaction(self) -> None:
-        """For what does not begin together with it. In one's turn: a begin that was under way before may have failed."""
+        """Begin, for what does not go with it. In one's turn: a begin that was under way before may have failed."""
         if not self.begun:
             await self._together()
 
