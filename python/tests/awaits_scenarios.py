@@ -153,9 +153,12 @@ def make_broken_app(world: World, *, session: str = "", **parameters: Any) -> An
 
 
 async def copying(world: World, xid: str) -> Any:
-    """COPY both ways, one of which is left early and undone, and one statement for many parameters."""
+    """One statement for many parameters, with which the transaction begins; and COPY both ways, one of which is left
+    early and undone.
+    """
 
     async def load(tx: Any, _: Any) -> Any:
+        await tx.store.execute_many("SELECT %s", [(1,), (2,)])
         with contextlib.suppress(broken.NothingHappened):
             async with tx.store.savepoint(), tx.store.copy("COPY orders (qty) FROM STDIN") as copy:
                 await copy.write("0\n")
@@ -165,7 +168,6 @@ async def copying(world: World, xid: str) -> Any:
         async with tx.store.copy("COPY (SELECT 1) TO STDOUT") as copy:
             assert await copy.read_row() == ("1",)
             assert await copy.read() == b""
-        await tx.store.execute_many("SELECT %s", [(1,), (2,)])
         return {"xinst": tx.xinst}
 
     if "load" not in world.app.transactions:

@@ -13,7 +13,10 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/dependency.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class_d.h"
+#include "commands/extension.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
@@ -144,7 +147,8 @@ mip_keep_triggers(const AlterTableStmt *stmt)
 	if (!is_of_all(stmt) || !mipt_exists())
 		return;
 	relid = RangeVarGetRelid(stmt->relation, NoLock, true);
-	if (!OidIsValid(relid) || get_rel_namespace(relid) != get_namespace_oid("mip", false))
+	if (!OidIsValid(relid) ||
+		getExtensionOfObject(RelationRelationId, relid) != get_extension_oid("pg_mip", false))
 		return;
 	CommandCounterIncrement();
 	rel = table_open(relid, NoLock);	/* ALTER TABLE has locked it */
@@ -152,7 +156,7 @@ mip_keep_triggers(const AlterTableStmt *stmt)
 	kept |= keep_trigger(rel, "ignore_replicated", TRIGGER_FIRES_ON_REPLICA);
 	if (kept)
 		ereport(NOTICE,
-				(errmsg("triggers that pg_mip has on table \"mip.%s\" stay as they are",
-						RelationGetRelationName(rel))));
+				(errmsg("triggers that pg_mip has on table \"%s.%s\" stay as they are",
+						get_namespace_name(RelationGetNamespace(rel)), RelationGetRelationName(rel))));
 	table_close(rel, NoLock);
 }

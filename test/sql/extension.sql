@@ -63,6 +63,14 @@ ALTER TABLE IF EXISTS mip.applied DISABLE TRIGGER ALL;
 ALTER TABLE IF EXISTS mip.nothing DISABLE TRIGGER ALL;
 DO 'BEGIN ALTER TABLE mip.log DISABLE TRIGGER ALL; ALTER TABLE mip.replicas ENABLE TRIGGER ALL; END';
 SELECT * FROM triggers;
+-- in whatever schema; what somebody else has there is his
+CREATE TABLE mip.theirs (i int);
+CREATE TRIGGER keep_links BEFORE UPDATE ON mip.theirs FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
+ALTER TABLE mip.theirs DISABLE TRIGGER ALL;
+ALTER SCHEMA mip RENAME TO renamed;
+ALTER TABLE renamed.mipt DISABLE TRIGGER ALL;
+ALTER SCHEMA renamed RENAME TO mip;
+SELECT * FROM triggers;
 ROLLBACK;
 -- those of the extension stay, and who names the trigger has his way
 ALTER TABLE mip.mipt DISABLE TRIGGER keep_links;
