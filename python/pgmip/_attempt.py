@@ -5,63 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 
 from ._answer import Recorded
 from ._asking import Asking
-from ._branch import Branch, Instance, Interrupted, Lost, NotPrepared, Prepared, Vote
+from ._branch import Branch, Instance, NotPrepared, Prepared, Vote
 from ._cancellation import ended, uninterrupted
 from ._connection import PooledConnection, cut
+from ._ending import Ended, Ending, NotTried
 from ._json import parse
 from ._pool import Pool
 from ._sites import at_each_site
-from ._sqlstate import is_protocol, is_retryable
 from ._tx import Handler, Tx
 from ._watch import Watch
-from .decision import Entry, Mipts, decide, declared, highest
-from .exceptions import ProtocolViolation, Refuse
+from .decision import Mipts, decide, declared
+from .exceptions import ProtocolViolation
 from .observe import StepName
 
-__all__ = ["Attempt", "Ended", "NotInDoubt"]
+__all__ = ["Attempt", "NotInDoubt"]
 
 _PATIENCE = 0.2  # seconds of waiting for one's turn, before the siblings are looked at
 _UNSEEN = 0.01  # seconds for which a handler may run before a site knows of it
 
 
-@dataclass
-class Ended:
-    """How an attempt ended. With an `error` it is not complete, as far as it knows."""
-
-    mipts: Mipts
-    error: BaseException | None = None
-    reason: BaseException | None = None
-    """What a site, or the way to it, has said, where the attempt failed for that. What a handler raises says nothing of
-    the request but that it has failed: an error may be of a database that has nothing to do with it.
-    """
-    retry: bool = False
-    left: bool = False
-    """Whether the instance may be prepared somewhere, now or later."""
-    stuck: bool = False
-    """Whether it has waited for long for a lock, with a sibling in doubt that others may wait for."""
-    by_handler: bool = False
-    """Whether the handler has ended a transaction itself; should it have called mip.prepare, the MIPT shows it."""
-    exposed: bool = False
-    """Whether the instance has been prepared somewhere, as far as is known: others may have seen it there."""
-    words: tuple[BaseException, ...] = ()
-    """All that sites have said, the reason included."""
-    adopts: bool = False
-    """Whether it has been ended because its MIPTs name a winner, so that the request need not be worked again."""
-    highest: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.highest = highest(self.mipts)
-
-
-class Attempt:
+class Attempt(Ending):
     """Runs one instance up to its prepared state. To be closed, whatever happened."""
 
     def __init__(
@@ -74,6 +45,7 @@ class Attempt:
         there are for such requests. `adopt`, where no client has submitted this: asked when all sites know of the
         instance, whether there is a reason for it; without one it goes no further.
         """
+        super().__init__()
         self._instance = instance
         self._order = order
         self._asking = asking
@@ -84,8 +56,6 @@ class Attempt:
         self._in_doubt = in_doubt
         self._turn = turn
         self._adopt = adopt
-        self._branches: dict[str, Branch] = {}
-        self._votes: dict[str, Vote] = {}
         self._gave_way = False
         self._limit: asyncio.Timeout
         insist_after = self._deadline.insist_after
@@ -135,11 +105,6 @@ class Attempt:
             await self._prepare(request, text)
         return await self._judge(self._votes)
 
-    @property
-    def may_be_prepared(self) -> bool:
-        """Whether it may be prepared somewhere, where `run` has not come to its end."""
-        return any(not isinstance(vote, NotPrepared) for vote in self._votes.values())
-
     def connection(self, site: str) -> PooledConnection | None:
         """This attempt's own connection to a site, while it has one."""
         branch = self._branches.get(site)
@@ -172,36 +137,11 @@ class Attempt:
     async def _disconnect(self, branch: Branch) -> None:
         await branch.close(self._deadline.step())
 
-    def _cause(self, raised: Exception) -> Exception:
-        """Why the attempt fails whose handler has raised this."""
-        failure = self._failure()
-        if failure is None or isinstance(failure, Interrupted):
-            return raised  # the handler's own time-out says more than that it has interrupted something
-        # A refusal may be because of an error of the database, as long as that is about the request.
-        final = not (is_retryable(failure) or is_protocol(failure) or self._ended_by_handler())
-        return raised if isinstance(raised, Refuse) and final else failure
-
-    def _failed(self, cause: BaseException, reason: BaseException | None) -> Ended:
-        """We have prepared nothing, and will not: the transactions end with `close`."""
-        by_handler = self._ended_by_handler()
-        return Ended(
-            {}, cause, reason, is_retryable(reason), by_handler=by_handler, exposed=by_handler, words=self._words()
-        )
-
-    def _words(self) -> tuple[BaseException, ...]:
-        words = [vote.error for vote in self._votes.values()] + [branch.failure for branch in self._branches.values()]
-        return tuple(word for word in words if word is not None)
-
-    def _origin(self, error: BaseException) -> BaseException | None:
-        """The error of one of our branches that the handler has let through, or says its own comes from."""
-        branches = self._branches.values()
-        return next((e for e in _sources(error) if any(branch.has_raised(e) for branch in branches)), None)
-
     async def _out_of_time(self, why: TimeoutError, retry: bool) -> Ended:
         """The same; but a branch that was preparing may have done it."""
         if not self._votes:
             return replace(self._failed(why, why), retry=retry, stuck=self._gave_way)
-        ended = await self._judge({site: NotPrepared(_NotTried()) for site in self._order} | self._votes)
+        ended = await self._judge({site: NotPrepared(NotTried()) for site in self._order} | self._votes)
         if ended.error is None:
             return ended  # complete after all
         return replace(ended, error=why, reason=why, retry=retry, stuck=self._gave_way)
@@ -316,13 +256,6 @@ class Attempt:
             timer.cancel()
             await ended(begun)  # what went wrong is noted
 
-    def _ended_by_handler(self) -> bool:
-        return any(branch.ended_by_handler for branch in self._branches.values())
-
-    def _failure(self) -> psycopg.Error | None:
-        failures = [branch.failure for branch in self._branches.values()]
-        return min((f for f in failures if f is not None), key=_rank, default=None)
-
     async def _show(self) -> bool:
         """Have all sites know of the instance before it may be prepared at one; whether one had not. What prepares it
         may be on its way for long; and who looks at the sites meanwhile, and sees nobody, says that nothing will come
@@ -351,7 +284,7 @@ class Attempt:
         branch = self._branches[site]
         if not self._parallel:
             if any(not isinstance(vote, Prepared) for vote in self._votes.values()):
-                return NotPrepared(_NotTried())
+                return NotPrepared(NotTried())
             if (failure := branch.failure) is not None:  # since we have looked, other sites may have let us wait
                 return NotPrepared(failure)
         one_phase = len(self._order) == 1
@@ -364,25 +297,6 @@ class Attempt:
                 raise
             phase.error = vote.error
         return vote
-
-    async def _judge(self, votes: Mapping[str, Vote]) -> Ended:
-        mipts: dict[str, Sequence[Entry] | None] = {
-            site: vote.mipt if isinstance(vote, Prepared) else None for site, vote in votes.items()
-        }
-        refused = [vote for vote in votes.values() if isinstance(vote, NotPrepared)]
-        lost = [vote for vote in votes.values() if isinstance(vote, Lost)]
-        if not refused and not lost:
-            return Ended(mipts)
-        left = bool(lost)
-        exposed = len(refused) < len(votes)
-        if refused:
-            # A definite refusal: this instance can never be complete, so its coordinator may take it back.
-            maybe = [site for site, vote in votes.items() if not isinstance(vote, NotPrepared)]
-            left |= not await self._take_back(maybe)
-        refusals = [vote.error for vote in refused if not isinstance(vote.error, _NotTried)]
-        retry = all(map(is_retryable, refusals)) and all(vote.retry for vote in lost)
-        error = next(iter([*refusals, *(vote.error for vote in lost)]), _NotTried())
-        return Ended(mipts, error, error, retry, left, exposed=exposed, words=self._words())
 
     async def _take_back(self, sites: Sequence[str]) -> bool:
         """Roll the prepared branches back; whether all of them are known to be gone."""
@@ -403,32 +317,6 @@ class Attempt:
 
     async def _step(self, name: StepName, site: str | None) -> None:
         await self.phase.step(name, self._instance.xinst, site)
-
-
-def _rank(failure: psycopg.Error) -> tuple[bool, ...]:
-    """What counts first: the extension's word, then what is retried, of that what a site has said; what the handler has
-    interrupted, which may be because of one of the others, comes last.
-    """
-    return (
-        isinstance(failure, Interrupted), not is_protocol(failure), not is_retryable(failure), failure.sqlstate is None
-    )
-
-
-def _sources(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised `from`, and so on; of a group, of each of its members.
-
-    Not what it was merely raised beside (`__context__`): whoever handles an error and fails has failed by himself.
-    """
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        one = waiting.pop(0)
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += [one.__cause__] if one.__cause__ is not None else []
-        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
 
 
 async def _uncancelled(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -474,7 +362,3 @@ async def _outcome(work: Callable[[], Awaitable[Any]]) -> tuple[Any, BaseExcepti
 
 class NotInDoubt(Exception):
     """What was to be repeated unasked has been finished, or taken back, meanwhile."""
-
-
-class _NotTried(Exception):
-    """Stands for the vote of a site that was not asked, because another one had refused."""

@@ -29,7 +29,20 @@ from ._process import Process
 from ._sqlstate import NOT_USABLE, SessionEnded, is_definite, is_protocol, said
 from .decision import Entry, State
 
-__all__ = ["Branch", "Instance", "Interrupted", "Lost", "NotPrepared", "Prepared", "Site", "Vote"]
+__all__ = [
+    "Branch",
+    "Instance",
+    "Interrupted",
+    "Lost",
+    "NotPrepared",
+    "Prepared",
+    "Site",
+    "Statement",
+    "Vote",
+    "read_all",
+    "read_count",
+    "read_one",
+]
 
 T = TypeVar("T")
 Statement = LiteralString | bytes | SQL | Composed
@@ -491,15 +504,15 @@ async def _nothing(_: psycopg.AsyncCursor[Any]) -> None:
     pass
 
 
-async def _count(cursor: psycopg.AsyncCursor[Any]) -> int:
+async def read_count(cursor: psycopg.AsyncCursor[Any]) -> int:
     return cursor.rowcount
 
 
-async def _one(cursor: psycopg.AsyncCursor[Any]) -> Any:
+async def read_one(cursor: psycopg.AsyncCursor[Any]) -> Any:
     return await cursor.fetchone()
 
 
-async def _all(cursor: psycopg.AsyncCursor[Any]) -> list[Any]:
+async def read_all(cursor: psycopg.AsyncCursor[Any]) -> list[Any]:
     return await cursor.fetchall()
 
 
@@ -520,7 +533,7 @@ class Site:
     def execute(self, sql: Statement, params: Params | None = None) -> Awaited[int]:
         """Run a statement; the number of rows it touched, -1 where PostgreSQL tells none."""
         check_can_await()
-        return self._branch.run(sql, params, _count)
+        return self._branch.run(sql, params, read_count)
 
     def execute_many(self, sql: Statement, params_seq: Iterable[Params]) -> Awaited[int]:
         """Run a statement once for each of these parameters, in few round trips; the number of rows that all of them
@@ -532,12 +545,12 @@ class Site:
     def fetch_one(self, sql: Statement, params: Params | None = None) -> Awaited[Any]:
         """Run a statement; its first row, with an attribute per column (`row.o_id`), or None."""
         check_can_await()
-        return self._branch.run(sql, params, _one)
+        return self._branch.run(sql, params, read_one)
 
     def fetch_all(self, sql: Statement, params: Params | None = None) -> Awaited[list[Any]]:
         """Run a statement; all of its rows, as in `fetch_one`."""
         check_can_await()
-        return self._branch.run(sql, params, _all)
+        return self._branch.run(sql, params, read_all)
 
     def copy(self, sql: Statement, params: Params | None = None) -> AbstractAsyncContextManager[Copy]:
         """`async with tx.store.copy("COPY item FROM STDIN") as copy:` writes the rows of a COPY, or with TO STDOUT

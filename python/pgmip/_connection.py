@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Self, TypeVar, cast
@@ -16,6 +19,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.waiting import Wait
 from psycopg_pool import AsyncConnectionPool
 
+from ._blocking import Exchange
 from ._cancellation import ended, obeyed, uninterrupted
 from ._reader import Reader, begun
 
@@ -147,11 +151,63 @@ class PooledConnection(ObedientConnection):
     """Whether it is given back closed, on purpose."""
     pool: AsyncConnectionPool[PooledConnection]
     """Where it was taken from."""
+    taken: float
+    """When that was, by the monotonic clock."""
+    in_thread = False
+    """Whether a thread uses it, which drives its coroutines (see _blocking.py), and not the event loop."""
+    until = math.inf
+    was_cut = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # A copy of its descriptor, to cut it by while another thread waits: libpq closes its own whenever it finds the
+        # connection broken, and that number is another one's at once.
+        self._copy: int | None = None
+        self._of_copy = threading.RLock()
+
+    async def wait(self, *args: Any, **options: Any) -> Any:
+        return await (Exchange(self, *args) if self.in_thread else super().wait(*args, **options))
+
+    async def exchange(self, work: PQGen[T]) -> T:
+        return await (Exchange(self, work) if self.in_thread else super().exchange(work))
+
+    def let_go(self) -> bool:
+        """In the event loop: have it look at this no more, so that a thread may use it; whether that one can."""
+        try:
+            if self._copy is None:
+                self._copy = os.dup(self.pgconn.socket)
+        except (OSError, psycopg.Error):  # there may be no descriptor to be had
+            return False
+        self.reader.stop()
+        return True
+
+    def cut(self) -> None:
+        """Have whoever waits for it in a thread get psycopg.OperationalError. From any thread."""
+        self.was_cut = True
+        with self._of_copy:
+            if self._copy is not None:
+                _shut_down(self._copy)
+
+    async def close(self) -> None:
+        self._close_copy()
+        await super().close()
 
     def abandon(self) -> None:
-        """Close it where the event loop is no more that it belongs to."""
+        """Close it where the event loop is no more that it belongs to, or in the thread that uses it."""
+        self._close_copy()
         self.reader.stop()
         self.pgconn.finish()
+
+    def _close_copy(self) -> None:
+        with self._of_copy:
+            copy, self._copy = self._copy, None
+            if copy is not None:
+                os.close(copy)
+
+    def __del__(self, *args: Any) -> None:
+        if hasattr(self, "_of_copy"):
+            self._close_copy()
+        super().__del__(*args)
 
     @classmethod
     async def connect(  # type: ignore[override]
@@ -195,7 +251,10 @@ def is_silent(conn: Connection) -> bool:
     if conn.closed:
         return False
     poll = select.poll()
-    poll.register(conn.pgconn.socket, select.POLLIN)
+    try:
+        poll.register(conn.pgconn.socket, select.POLLIN)
+    except psycopg.OperationalError:  # by a thread that uses it, meanwhile
+        return False
     return not poll.poll(0)
 
 
@@ -211,6 +270,10 @@ def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
 
     Unlike a cancellation this asks nothing of the server, so it also ends a wait for one that has stopped talking.
     """
+    if isinstance(conn, PooledConnection) and conn.in_thread:
+        with _cut_from(conn, seconds):
+            yield
+        return
     late = False
 
     def give_up() -> None:
@@ -229,13 +292,35 @@ def cut_after(conn: Connection, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
+@contextlib.contextmanager
+def _cut_from(conn: PooledConnection, seconds: float) -> Iterator[None]:
+    """The same where a thread waits."""
+    before = conn.until
+    conn.until = until = min(before, time.monotonic() + seconds)
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if time.monotonic() >= until and conn.was_cut and type(error) is psycopg.OperationalError:
+            raise psycopg.OperationalError(f"no answer within {seconds:g} s") from error
+        raise
+    finally:
+        conn.until = before
+
+
 def cut(conn: Connection) -> None:
     """End a connection without a word to the server: what waits for its answer gets psycopg.OperationalError."""
     if isinstance(conn, ObedientConnection):
         conn.is_cut.set()
     if conn.closed:
         return
-    wire = socket.socket(fileno=conn.pgconn.socket)  # not a copy: there may be no descriptor to be had
+    if isinstance(conn, PooledConnection) and conn.in_thread:
+        conn.cut()
+        return
+    _shut_down(conn.pgconn.socket)  # not a copy: there may be no descriptor to be had
+
+
+def _shut_down(number: int) -> None:
+    wire = socket.socket(fileno=number)
     try:
         with contextlib.suppress(OSError):  # not connected any more
             wire.shutdown(socket.SHUT_RDWR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 __all__ = ["OVERTIME", "Deadline"]
 
@@ -14,10 +15,10 @@ _LEAST = 0.001  # seconds; nothing is begun with a time that has passed
 
 
 class Deadline:
-    """When one call has to end, from now on. Times are the event loop's."""
+    """When one call has to end, from now on. Times are the event loop's, or of another `clock`."""
 
-    def __init__(self, seconds: float, step_timeout: float) -> None:
-        self._clock = asyncio.get_running_loop().time
+    def __init__(self, seconds: float, step_timeout: float, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or asyncio.get_running_loop().time
         self._step_timeout = step_timeout
         self.at = self._clock() + seconds
         """When the handler is interrupted; no attempt begins after it."""

@@ -12,10 +12,11 @@ import psycopg
 
 from ._answer import Answer, Recorded
 from ._asking import Asking
-from ._attempt import Attempt, Ended, NotInDoubt
+from ._attempt import Attempt, NotInDoubt
 from ._branch import Instance
 from ._connection import PooledConnection
 from ._deadline import Deadline
+from ._ending import Ended
 from ._pool import Pool
 from ._sites import at_each_site
 from ._sqlstate import (
@@ -31,6 +32,7 @@ from ._sqlstate import (
     said,
     superseded_by,
 )
+from ._straight import NotAlone, Tried
 from ._text import described
 from ._tx import Handler, Tx
 from .decision import Entry, Mipts, State, Winner, decide, declared, highest, in_doubt, live, over
@@ -158,6 +160,20 @@ class Family:
         self._given_up = False  # whether somebody else has given an attempt of ours up, and goes on
         self._foreign: Mipts = {}  # in which another instance has won that shares one of our sites
         self._exposed = False  # whether one was, so that others may have seen it
+        self._tried: Tried | None = None
+
+    def go_on_from(self, tried: Tried) -> None:
+        """Have this be the first attempt of `run`."""
+        self._tried = tried
+
+    @property
+    def first_turn(self) -> float:
+        """Seconds for which a first attempt may wait for a lock while a sibling is in doubt."""
+        return _FIRST_TURN
+
+    async def is_in_the_way(self, xinst: int) -> bool:
+        """Whether one's own instance waits for a lock while a sibling is in doubt, which others may wait for."""
+        return await self._asking.waits(self._sites, xinst) and await self._is_in_doubt(xinst)
 
     async def run(
         self, handler: Handler | None, request: str | None, before: Callable[[], Awaitable[None]] | None = None
@@ -249,14 +265,20 @@ class Family:
         cause: BaseException | None = await self._insist_on_giving_up()
         reason = cause
         mipts: Mipts = {}
+        if self._tried is not None and (self._left or isinstance(self._tried.ended.error, NotAlone)):
+            ended = await self._take_over(self._tried)  # and it does not count, or nothing more is to be tried
+            if isinstance(ended, Settled):
+                return ended
+            above, self._tried = max(above, *self._own), None
         for number in range(0 if self._left else self._attempts):
             if number:
                 pause = _pause(number, took) + (_DECISION_PAUSE if awaits_decision(reason) else 0)
                 if pause >= self._deadline.left:
                     break
                 await asyncio.sleep(pause)
+            tried, self._tried = self._tried, None
             try:
-                xinst = new_xinst(above)
+                xinst = new_xinst(above) if tried is None else tried.xinst
             except OverflowError as error:
                 cause = reason = error
                 break
@@ -265,7 +287,10 @@ class Family:
             adopt = None
             if self._settles:
                 adopt = functools.partial(self._adopt, request, repeat=handler is not None, free=freed)
-            ended = await self._try(xinst, handler, request, after=cause, turn=turn, adopt=adopt)
+            if tried is not None:
+                ended = await self._take_over(tried)
+            else:
+                ended = await self._try(xinst, handler, request, after=cause, turn=turn, adopt=adopt)
             if isinstance(ended, Ended) and isinstance(ended.error, Refuse):
                 ended = await self._record(ended, xinst, request, turn=turn, adopt=adopt)
             if isinstance(ended, Settled):
@@ -426,6 +451,29 @@ class Family:
                 await attempt.close(hard=True)
                 raise
             await attempt.close()
+        self._note(xinst, ended)
+        return settled or ended
+
+    async def _take_over(self, tried: Tried) -> Settled | Ended:
+        """What has become of an attempt that was made elsewhere, as by `_try`."""
+        ended, settled = tried.ended, None
+        self._own.add(tried.xinst)
+        self._asking.given_up.update(tried.given_up)
+        with self._phase.part("attempt", xinst=tried.xinst) as phase:
+            phase.error = ended.error
+        self._meet({}, *tried.siblings)
+        try:
+            winner = self.decide(ended.mipts) if ended.error is None else None
+            if winner is not None:
+                settled = await self.finish(winner, ended.mipts)
+        except BaseException:
+            self._left.add(tried.xinst)
+            raise
+        self._note(tried.xinst, ended)
+        return settled or ended
+
+    def _note(self, xinst: int, ended: Ended) -> None:
+        """What an attempt of ours has come to."""
         self._meet(ended.mipts, *(sibling for word in ended.words for sibling in superseded_by(word)))
         self._given_up |= any(is_given_up(word) for word in ended.words)
         self._exposed |= ended.exposed
@@ -434,7 +482,6 @@ class Family:
             self._lost = True
         elif not ended.by_handler:
             self._harmless.add(xinst)
-        return settled or ended
 
     async def _record(
         self, ended: Ended, xinst: int, request: str | None, *, turn: float, adopt: Callable[[], Awaitable[bool]] | None

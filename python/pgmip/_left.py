@@ -21,6 +21,10 @@ class Left:
         self._most = most
         self._left: dict[tuple[str, frozenset[str]], frozenset[int]] = {}
 
+    def knows(self, xid: str, sites: Collection[str]) -> bool:
+        """Whether anything is left of a request. From any thread."""
+        return (xid, frozenset(sites)) in self._left
+
     @contextlib.contextmanager
     def of(self, xid: str, sites: Collection[str]) -> Iterator[set[int]]:
         """What is left of a request, to be kept up to date by who works on it meanwhile, maybe beside others."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from ._tx import Handler, Tx
 
-__all__ = ["check_outside", "handled"]
+__all__ = ["check_outside", "handled", "handling"]
 
 
 class _Operation:
@@ -42,6 +42,18 @@ def check_outside(what: str) -> None:
             "retry. Do it in this transaction (declare its sites too, and await the other handler with this tx), "
             "or after this request has been answered"
         )
+
+
+@contextlib.contextmanager
+def handling() -> Iterator[Callable[[], None]]:
+    """For an operation that runs a handler in a thread, and lasts as long as the block: what to call in that thread's
+    context.
+    """
+    operation = _Operation(None)
+    try:
+        yield lambda: _within.set(operation) and None
+    finally:
+        operation.over = True
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from ._cancellation import Begun, begun_here, obeyed, uninterrupted
 from ._circuit import Circuit
 from ._connection import PooledConnection, cut_after, is_usable
 from ._process import Home
+from ._spares import Spares
 from .exceptions import SiteDown
 
 __all__ = ["Pool", "PoolSettings", "at_site"]
@@ -77,6 +78,9 @@ class Pool:
         self._in_doubt = self._connections("in doubt", 0, _IN_DOUBT, settings.max_idle)
         ready = min(settings.min_size, _FINISHING)  # many may have to be finished at once, when another server has died
         self._finishing = self._connections("finishing", ready, _FINISHING, settings.max_idle)
+        self.spares = Spares()
+        self._stale: asyncio.TimerHandle | None = None  # when to look for such spares
+        self._returning = set[asyncio.Task[None]]()
 
     async def check_up(self) -> None:
         """Raise SiteDown where a transaction could not have a connection for now."""
@@ -117,11 +121,27 @@ class Pool:
         try:
             if good and is_usable(conn):
                 conn.heard = time.monotonic()
+                if conn.pool is self._transactions and self.spares.add(conn):
+                    self._look_for_stale()
+                    return
             else:
                 conn.discarded = True
+                self.spares.forget(conn)
                 await conn.close()
-        finally:
+        except BaseException:
             await begun_here(conn.pool.putconn(conn))
+            raise
+        await begun_here(conn.pool.putconn(conn))
+
+    def give_soon(self, conn: PooledConnection) -> None:
+        """The same without waiting for it."""
+        self._begin(self.give(conn))
+
+    def spare(self) -> PooledConnection | None:
+        """One for a transaction that a thread runs by itself, and puts back into `spares`; None where there is none at
+        hand, or the site may be down.
+        """
+        return None if self._circuit.broken else self.spares.take(_TRUSTED)
 
     @asynccontextmanager
     async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[PooledConnection]:
@@ -147,12 +167,18 @@ class Pool:
         """Close what is there, where the event loop is no more that all else belongs to; whether that is so."""
         gone = self._home.is_gone
         self._closed |= gone
-        for conn in tuple(self._made) if gone else ():
-            conn.abandon()
+        if gone:
+            self.spares.close()
+            for conn in tuple(self._made):
+                if not conn.in_thread:  # whoever uses it there abandons it himself
+                    conn.abandon()
         return gone
 
     async def _close(self) -> None:
         self._closed = True
+        if self._stale is not None:
+            self._stale.cancel()
+        await self._put_back(self.spares.close())
         await self._circuit.close()
         # A worker of the pool that is connecting just now ends within the timeout.
         pools = (self._transactions, self._in_doubt, self._finishing)
@@ -194,12 +220,11 @@ class Pool:
             conn: PooledConnection | None = None
             good = False
             try:
-                begun = Begun(pool.getconn(timeout=max(0.0, end - clock())))
-                if begun.is_done:
-                    conn = begun.result
-                else:  # meanwhile one can be cancelled, or told that the site has gone
-                    async with self._circuit.guard():
-                        conn = await obeyed(begun, lambda conn: uninterrupted(pool.putconn(conn)))
+                if pool is self._transactions:
+                    with self.spares.wanted() as conn:
+                        conn = conn or await self._of(pool, max(0.0, end - clock()))
+                else:
+                    conn = await self._of(pool, max(0.0, end - clock()))
                 # Not the pool's own check: that pauses after each bad connection, and all of them go bad together.
                 within = max(0.0, end - clock()) if pool is self._finishing else _PATIENCE
                 good = await self._check(pool, conn, min(within, _PATIENCE, self._timeout))
@@ -212,6 +237,42 @@ class Pool:
                     conn.pool = pool
                     if not good:
                         await self.give(conn, good=False)
+
+    async def _of(self, pool: AsyncConnectionPool[PooledConnection], timeout: float) -> PooledConnection:
+        """The pool's next one."""
+        begun = Begun(pool.getconn(timeout=timeout))
+        if begun.is_done:
+            conn = begun.result
+        else:  # meanwhile one can be cancelled, or told that the site has gone
+            async with self._circuit.guard():
+                conn = await obeyed(begun, lambda conn: uninterrupted(pool.putconn(conn)))
+        conn.taken = time.monotonic()
+        return conn
+
+    def _look_for_stale(self) -> None:
+        """Some time, and as long as there are spares."""
+        if self._stale is None and not self._closed:
+            self._stale = asyncio.get_running_loop().call_later(_TRUSTED, self._return_stale)
+
+    def _return_stale(self) -> None:
+        self._stale = None
+        if self.spares.any_left:
+            self._look_for_stale()
+        self._begin(self._put_back(self.spares.stale(_TRUSTED)))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._returning.add(task)  # the event loop alone would not keep it
+        task.add_done_callback(self._returned)
+
+    def _returned(self, task: asyncio.Task[None]) -> None:
+        self._returning.discard(task)
+        if not task.cancelled():
+            task.exception()  # which nobody is there to be told: the connection is closed, or has been given back
+
+    async def _put_back(self, conns: Iterable[PooledConnection]) -> None:
+        for conn in conns:
+            await begun_here(conn.pool.putconn(conn))
 
     async def _check_up(
         self, pool: AsyncConnectionPool[PooledConnection], patience: float = _FOR_EVER

@@ -72,9 +72,7 @@ class Portal:
             return future
 
         try:
-            self._process.check()
-            if threading.current_thread() is self._thread:
-                raise RuntimeError("a callback in the event loop cannot wait for it: use another thread")
+            self._check_caller()
             future = self._tell(begin)
             return future.result()
         except concurrent.futures.CancelledError:
@@ -144,6 +142,16 @@ class Portal:
         """Have a function called there, some time. Raises as `call` does."""
         self._process.check()
         self._tell(lambda loop: loop.call_soon_threadsafe(lambda: function(*args, **kwargs)))
+
+    def is_running(self) -> bool:
+        """Whether it has been called, and has not been closed. Raises RuntimeError as `call` does."""
+        self._check_caller()
+        return self._loop is not None and not self._state.closed
+
+    def _check_caller(self) -> None:
+        self._process.check()
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback in the event loop cannot wait for it: use another thread")
 
     def close(self) -> None:
         """End the thread; what is still running there is cancelled."""

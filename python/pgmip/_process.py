@@ -17,6 +17,11 @@ class Process:
         self._what = what
         self._pid: int | None = None
 
+    @property
+    def is_this(self) -> bool:
+        """Whether it is this one."""
+        return self._pid in (None, os.getpid())
+
     def check(self) -> None:
         """Raise RuntimeError in any other process."""
         if self._pid is None:

@@ -66,6 +66,14 @@ class Running:
             self._beside = self._begin(work)
             self._beside.add_done_callback(_tell_the_loop)
 
+    def also(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Begin what nobody waits for but `close`; whether this is not the end."""
+        if self._closed:
+            work.close()
+        else:
+            self._begin(work).add_done_callback(_tell_the_loop)
+        return not self._closed
+
     async def close(self, grace: float) -> None:
         """Begin nothing more, give what runs `grace` seconds to finish, then cancel it."""
         if self._home.is_gone:  # and what ran there

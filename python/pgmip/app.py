@@ -21,6 +21,7 @@ import contextlib
 import functools
 import math
 import re
+import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -42,10 +43,12 @@ from ._left import Left
 from ._nesting import check_outside, handled
 from ._options import check_count, checked_seconds
 from ._pool import Pool, PoolSettings
+from ._portal import Portal
 from ._process import Home
 from ._running import Running
 from ._sessions import Late, Sessions
 from ._sites import at_each_site
+from ._straight import Committed, Straight
 from ._text import described
 from ._tx import Handler, Tx
 from .decision import Winner, explain
@@ -75,11 +78,27 @@ class Resolution:
 
 
 @dataclass(frozen=True, slots=True)
-class _Transaction:
+class Transaction:
+    """As it is registered."""
+
     name: str
     handler: Handler
     sites: tuple[str, ...]
     isolation: Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request, with what has been said of it."""
+
+    transaction: Transaction
+    text: str
+    xid: str
+    is_new: bool
+    """Whether the XID is of our own making."""
+    seconds: float | None
+    attempts: int | None
+    session: Hashable | None
 
 
 class App:
@@ -154,7 +173,7 @@ class App:
         self._limits = Limits(deadline, attempts, step_timeout)
         settings = PoolSettings(pool_min_size, pool_size, pool_max_idle, prepared_statements)
         self._pools = {site: Pool(site, conninfo, settings, step_timeout, home) for site, conninfo in sites.items()}
-        self._transactions: dict[str, _Transaction] = {}
+        self._transactions: dict[str, Transaction] = {}
         self._left = Left()
         self._sessions = Sessions()
         self._tidy_at = 0.0  # by the event loop's clock
@@ -206,7 +225,7 @@ class App:
             known_as = name or handler.__name__
             if not known_as or known_as in self._transactions:
                 raise ValueError(f"a transaction needs a name of its own: {known_as!r}")
-            self._transactions[known_as] = _Transaction(known_as, handler, declared, isolation)
+            self._transactions[known_as] = Transaction(known_as, handler, declared, isolation)
             return handler
 
         return register
@@ -260,6 +279,25 @@ class App:
         wait_for_commit: bool | None = None, session: Hashable | None = None,
     ) -> Answer:  # fmt: skip
         """As `submit`, which raises some answers."""
+        submitted = self._checked(name, request, xid, deadline, attempts, session)
+        phase = self._operation("submit", submitted.xid, name)
+        answered = None if self._does_wait(submitted, wait_for_commit) else asyncio.get_running_loop().create_future()
+        return await self._running.run(self._submit(phase, submitted, answered=answered), phase.xid, answered)
+
+    async def _answer_behind(self, straight: Straight, submitted: Submitted) -> Answer:
+        """The same where the first attempt is being made already, in a thread."""
+        phase = self._operation("submit", submitted.xid, submitted.transaction.name)
+        return await self._running.run(self._submit(phase, submitted, straight=straight), phase.xid)
+
+    @staticmethod
+    def _answer_to(submitted: Submitted, committed: Committed) -> Answer:
+        settled = Settled(committed.winner, submitted.transaction.sites, {}, own=True)
+        return settled.answer(submitted.xid, submitted.text)
+
+    def _checked(
+        self, name: str, request: Any, xid: str | None, deadline: float | None, attempts: int | None,
+        session: Hashable | None,
+    ) -> Submitted:  # fmt: skip
         seconds = _checked_deadline(deadline)
         if attempts is not None:
             check_count("attempts", attempts, 1)
@@ -269,14 +307,12 @@ class App:
         except KeyError:
             raise LookupError(f"there is no transaction {name!r}") from None
         text = canonical({"transaction": name, "request": request})
-        phase = self._operation("submit", new_xid() if xid is None else xid, name)
-        by_default = self._waits or transaction.isolation == "serializable"
-        waits = by_default if wait_for_commit is None else wait_for_commit
-        answered = None if waits else asyncio.get_running_loop().create_future()
-        work = self._submit(
-            phase, transaction, text, seconds, attempts, alone=xid is None, session=session, answered=answered
-        )
-        return await self._running.run(work, phase.xid, answered)
+        known_as = checked_xid(new_xid() if xid is None else xid)
+        return Submitted(transaction, text, known_as, xid is None, seconds, attempts, session)
+
+    def _does_wait(self, submitted: Submitted, wait_for_commit: bool | None) -> bool:
+        by_default = self._waits or submitted.transaction.isolation == "serializable"
+        return by_default if wait_for_commit is None else wait_for_commit
 
     async def settle(
         self, xid: str, *, sites: Iterable[str] | None = None, deadline: float | None = None, cancel: bool = True
@@ -374,10 +410,37 @@ class App:
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
+    def _straight(self, submitted: Submitted, portal: Portal) -> Straight | None:
+        """What makes the first attempt in a thread, where all that this leaves out is not asked for. From any thread.
+        """
+        transaction = submitted.transaction
+        if (
+            transaction.isolation != "read committed" or submitted.session is not None or not self.parallel
+            or self._left.knows(submitted.xid, transaction.sites)
+            or not all(observer.is_idle() for observer in self._observers)
+        ):  # fmt: skip
+            return None
+        pools = [self._pools[site] for site in transaction.sites]
+        seconds = self._limits.deadline if submitted.seconds is None else submitted.seconds
+        deadline = Deadline(seconds, self._limits.step_timeout, time.monotonic)
+        return Straight(submitted.xid, transaction.sites, pools, portal, deadline, submitted.text)
+
+    def _let_go(self, straight: Straight) -> None:
+        """Of an attempt that nobody waits for any more."""
+
+        async def stop() -> None:
+            with self._left.of(straight.xid, straight.sites) as left:
+                await straight.stop()
+                left |= {straight.xinst} if straight.is_left else set()
+
+        if not self._running.also(stop()):
+            straight.drop()
+
     async def _submit(
-        self, phase: Phase, transaction: _Transaction, text: str, seconds: float | None, attempts: int | None, *,
-        alone: bool, session: Hashable | None, answered: asyncio.Future[Answer] | None,
+        self, phase: Phase, submitted: Submitted, *, answered: asyncio.Future[Answer] | None = None,
+        straight: Straight | None = None,
     ) -> Answer:  # fmt: skip
+        transaction, text, session = submitted.transaction, submitted.text, submitted.session
         late: Late | None = None  # once it is told
 
         def tell(settled: Settled) -> None:
@@ -396,11 +459,23 @@ class App:
                 self._sessions.done(session, late, site)
 
         with phase, _no_surprise(phase.xid), self._left.of(phase.xid, transaction.sites) as left:
-            end = self._deadline(seconds)
+            end = self._deadline(submitted.seconds) if straight is None else straight.deadline
             family = self._family(
-                phase, transaction.sites, transaction.isolation, end, attempts, alone=alone, left=left,
-                on_decided=tell, on_committed=committed,
+                phase, transaction.sites, transaction.isolation, end, submitted.attempts,
+                alone=submitted.is_new, left=left, on_decided=tell, on_committed=committed,
             )  # fmt: skip
+            if straight is not None:
+                in_the_way = functools.partial(family.is_in_the_way, straight.xinst)
+                try:
+                    tried = await straight.watch(family.first_turn, in_the_way)
+                except BaseException:
+                    left |= {straight.xinst} if straight.is_left else set()
+                    raise
+                if isinstance(tried, Committed):
+                    phase.decision = "own"
+                    return self._answer_to(submitted, tried)
+                if tried is not None:
+                    family.go_on_from(tried)
             try:
                 with handled(transaction.handler, answered) as handler:
                     settled = await family.run(handler, text, self._to_catch_up(phase.xid, transaction, session, end))
@@ -444,7 +519,7 @@ class App:
             self._tidy_at = asyncio.get_running_loop().time() + _UNTIDY
 
     def _to_catch_up(
-        self, xid: str, transaction: _Transaction, session: Hashable | None, deadline: Deadline
+        self, xid: str, transaction: Transaction, session: Hashable | None, deadline: Deadline
     ) -> Callable[[], Awaitable[None]] | None:
         """What brings a session's request up to date, if anything has to: the same request is told again what it has
         been told.
@@ -563,7 +638,7 @@ class App:
             return None if settled.winner.acknowledged else _resolution(settled.winner)
 
     async def _decided(
-        self, family: Family, found: Found, transaction: _Transaction | None, *, cancel: bool
+        self, family: Family, found: Found, transaction: Transaction | None, *, cancel: bool
     ) -> Settled | None:
         try:
             winner = family.decide(found.mipts)
@@ -620,7 +695,7 @@ class App:
         if unknown:
             raise ValueError(f"the request {xid!r} has sites that this App does not know: {unknown}")
 
-    def _named_in(self, found: Found) -> _Transaction | None:
+    def _named_in(self, found: Found) -> Transaction | None:
         """The transaction that a family's request names, if it is known here with the family's sites."""
         try:
             transaction = self._transactions[parse(found.request or "")["transaction"]]

@@ -63,6 +63,9 @@ class Logs(Observer):
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
         return _Logged(self._logger, phase)
 
+    def is_idle(self) -> bool:
+        return not self._logger.isEnabledFor(logging.DEBUG)
+
 
 class _Logged:
     """A phase."""

@@ -76,6 +76,12 @@ class Observer:
         """Called at a step, and awaited where it is async. What it raises ends the attempt."""
         return None
 
+    def is_idle(self) -> bool:
+        """Whether what begins now need not be told: a sync App takes a shorter way where nobody looks at it, but for
+        what does not go as it should. Called by any thread.
+        """
+        return False
+
 
 class Phase:
     """Something that takes time and may fail. A context manager; parts of it are made by `part`."""

@@ -48,8 +48,11 @@ class Tracing(Observer):
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
         # Until the SDK is set up nothing is recorded: spans would only cost a twelfth of the client's processor time.
         if self._global and phase.xinst is None and phase.site is None:  # asked once an operation
-            self._records = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+            self._records = not self.is_idle()
         return self._span(phase) if self._records else NOTHING
+
+    def is_idle(self) -> bool:
+        return self._global and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
     @contextmanager
     def _span(self, phase: Phase) -> Iterator[None]:

@@ -85,6 +85,7 @@ class Injector:
         self.cleaning: set[str] = set()
         """Those that clean up. That they are not even begun is beyond anybody's control."""
         self.struck = False
+        self._sleeps = False
         self._strike: Strike | None = None
         self._error: BaseException | None = None
         self._instead: Callable[[], object] | None = None
@@ -101,7 +102,18 @@ class Injector:
         finally:
             self._strike = None
 
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """What runs meanwhile does not count."""
+        self._sleeps = True
+        try:
+            yield
+        finally:
+            self._sleeps = False
+
     def _moment(self, name: str) -> Moment | None:
+        if self._sleeps:
+            return None
         self.ran[name] += 1
         strike = self._strike
         if strike is None or (strike.name, strike.number) != (name, self.ran[name]):

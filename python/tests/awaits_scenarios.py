@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from unittest import mock
 
 import httpx
 import psycopg
-from awaits import EXPECTED, NAME
+from awaits import EXPECTED, NAME, injector
 from shop import BUY, Shop, forgetting_the_first, make_app
 
 import pgmip
@@ -823,7 +824,7 @@ def of_an_endpoint(key: str) -> str:
 
 
 def make_twin(world: World) -> Any:
-    app = broken.sync.App(world.app.sites)
+    app = broken.sync.App(world.app.sites, step_timeout=2.0)
 
     @app.transaction(sites=("store", "bank"))
     def buy(tx: Any, request: Any) -> Any:
@@ -831,25 +832,127 @@ def make_twin(world: World) -> Any:
         tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
         return {"xinst": tx.xinst}
 
+    @app.transaction(sites=("store", "bank"))
+    def refused(tx: Any, request: Any) -> None:
+        """By one site, when the other one is prepared."""
+        tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.bank.finish_with("SELECT 1/0")
+
+    @app.transaction(sites=("store", "bank"))
+    def beside(tx: Any, request: Any) -> Any:
+        """Others prepare behind its begin, who have begun before."""
+        result = buy(tx, request)
+        for conninfo in world.shop.conninfos().values():
+            with psycopg.connect(conninfo) as sibling:
+                sibling.execute("SELECT mip.begin(%s, %s, %s)", (tx.xid, tx.xinst - 1, ["bank", "store"]))
+                sibling.execute("SELECT mip.prepare(%s, '{}')", (known_as("beside"),))
+        return result
+
+    @app.transaction(sites=("store", "bank"))
+    def slow(tx: Any, request: Any) -> None:
+        """In a statement."""
+        tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.store.execute("SELECT pg_sleep(1)")
+
+    @app.transaction(sites=("store", "bank"))
+    def slow_last(tx: Any, request: Any) -> None:
+        tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.store.finish_with("SELECT pg_sleep(1)")
+
+    @app.transaction(sites=("store", "bank"))
+    def waits(tx: Any, request: Any) -> Any:
+        """For a row, longer than its turn, the first time."""
+        result = buy(tx, request)
+        tries.append(tx.xinst)
+        if len(tries) == 1:
+            with psycopg.connect(world.shop.conninfos()["store"]) as sibling:
+                sibling.execute("SELECT mip.begin(%s, %s, %s)", (tx.xid, tx.xinst + 1, ["bank", "store"]))
+                sibling.execute("SELECT mip.prepare(%s, '{}')", (known_as("waits"),))
+            tx.store.execute("SELECT FROM item WHERE i_id = 2 FOR UPDATE")
+        return result
+
+    def known_as(name: str) -> str:
+        return canonical({"transaction": name, "request": BUY})
+
+    tries: list[int] = []
+    app.transaction(sites=("store", "bank"), name="nothing")(lambda tx, request: None)
     return app
 
 
 async def without_a_loop(world: World, xid: str) -> Any:
-    def live() -> Any:
-        app = make_twin(world)
-        try:
-            return app.submit("buy", BUY, xid=xid, deadline=5)
-        finally:
-            try:
-                app.close()
-            except BaseException:  # struck, which says nothing of the request
-                app.close()
+    return await in_a_thread(lambda: submit_to_twin(world, xid, "buy"))
 
+
+def straight(name: str, deadline: float = 5) -> Callable[[World, str], Awaitable[Any]]:
+    """A first attempt without the event loop, whose connections are at hand."""
+
+    async def act(world: World, xid: str) -> Any:
+        return await in_a_thread(lambda: submit_to_twin(world, xid, name, deadline, warm=True))
+
+    return act
+
+
+async def straight_but_uncommitted(world: World, xid: str) -> Any:
+    """By the attempt itself; the event loop does it."""
+    commit, calls = broken._mipt.commit, list[int]()
+
+    async def lost(conn: Any, timeout: float, of: str, xinst: int) -> None:
+        calls.append(xinst) if of == xid else None
+        if of == xid and len(calls) < 3:
+            raise psycopg.OperationalError("the connection was lost")
+        await commit(conn, timeout, of, xinst)
+
+    with mock.patch.object(broken._mipt, "commit", lost):
+        return await straight("buy")(world, xid)
+
+
+async def straight_and_let_go(world: World, xid: str) -> None:
+    """By a caller who is interrupted before the event loop knows of it."""
+
+    class TimeLimit(Exception):
+        pass
+
+    def wait(job: Any, seconds: float) -> bool:
+        time.sleep(0.05)
+        raise TimeLimit
+
+    def submit() -> None:
+        with contextlib.suppress(TimeLimit):
+            submit_to_twin(world, xid, "slow", warm=True, wait=wait)
+
+    await in_a_thread(submit)
+
+
+async def straight_in_the_way(world: World, xid: str) -> Any:
+    with psycopg.connect(world.shop.conninfos()["store"]) as rival:
+        rival.execute("SELECT FROM item WHERE i_id = 2 FOR UPDATE")
+        return await straight("waits")(world, xid)
+
+
+def submit_to_twin(
+    world: World, xid: str, name: str, deadline: float = 5, *, warm: bool = False, wait: Any = None
+) -> Any:
+    app = make_twin(world)
+    try:
+        if warm:
+            with injector.asleep():
+                app.submit("nothing", None, deadline=PATIENCE)
+        with mock.patch.object(broken._workers.Job, "wait", wait) if wait else contextlib.nullcontext():
+            return app.submit(name, BUY, xid=xid, deadline=deadline)
+    finally:
+        try:
+            app.close()
+        except BaseException:  # struck, which says nothing of the request
+            app.close()
+
+
+async def in_a_thread(live: Callable[[], Any]) -> Any:
     thread = asyncio.create_task(asyncio.to_thread(live))
     try:
         return await asyncio.shield(thread)
     finally:
         await asyncio.wait({thread})  # it cannot be cancelled
+        thread.exception()  # is seen
 
 
 async def serve_a_twin(world: World, xid: str) -> Any:
@@ -957,5 +1060,14 @@ SCENARIOS = {
     ),
     "an endpoint, turned away": Scenario(turned_away, fresh=True, told=False),
     "without a loop": Scenario(without_a_loop),
+    "straight": Scenario(straight("buy"), rest=False),
+    "straight, refused at the end": Scenario(straight("refused"), transaction="refused"),
+    "straight, behind another": Scenario(straight("buy"), prepared("store")),
+    "straight, but uncommitted": Scenario(straight_but_uncommitted),
+    "straight, and let go": Scenario(straight_and_let_go, transaction="slow", told=False),
+    "straight, beside another": Scenario(straight("beside"), transaction="beside"),
+    "straight, out of time": Scenario(straight("slow", 0.4), transaction="slow"),
+    "straight, out of time at the end": Scenario(straight("slow_last", 0.4), transaction="slow"),
+    "straight, in the way": Scenario(straight_in_the_way, transaction="waits"),
     "a twin's server": Scenario(serve_a_twin, told=False),
 }

@@ -33,7 +33,8 @@ PATIENCE = 20  # seconds, for what happens soon or never
 # What runs in the caller's own task: what is thrown there is thrown at him, not at the library.
 THE_CALLERS = (
     "_call.py:_call_off", "_call.py:_wait", "_call.py:run", "client.py:submit",
-    "app.py:submit", "app.py:_answer", "app.py:settle", "app.py:resolve", "app.py:acknowledge", "_running.py:run",
+    "app.py:submit", "app.py:_answer", "app.py:_answer_behind",
+    "app.py:settle", "app.py:resolve", "app.py:acknowledge", "_running.py:run",
 )  # fmt: skip
 # What runs in workers of psycopg_pool. Nor does that catch what nobody has any business to catch: the worker ends with
 # it, and so does the place of the connection that it makes.

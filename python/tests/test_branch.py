@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from shop import Shop
 
 from pgmip import _sql
-from pgmip._branch import Branch, Instance, Lost, NotPrepared, Prepared, _count, _nothing, _one
+from pgmip._branch import Branch, Instance, Lost, NotPrepared, Prepared, _nothing, read_count, read_one
 from pgmip._connection import PooledConnection
 from pgmip.decision import Entry, State
 from pgmip.xinst import new_xinst
@@ -172,8 +172,8 @@ async def test_runs_at_its_own_isolation_level_whatever_that_of_the_session(shop
     await conn.execute(f"SET default_transaction_isolation = '{default}'")
     for xid in (f"first {default}", f"second {default}"):
         branch = branch_over(conn, xid)
-        assert await branch.run("SHOW transaction_isolation", None, _one) == ("read committed",)
-        assert await branch.run("UPDATE item SET stock = stock + 1 WHERE i_id = 2", None, _count) == 1
+        assert await branch.run("SHOW transaction_isolation", None, read_one) == ("read committed",)
+        assert await branch.run("UPDATE item SET stock = stock + 1 WHERE i_id = 2", None, read_count) == 1
         assert isinstance(await branch.commit_one_phase("q", "r", 5), Prepared)
     assert conn.starts is (default == "read committed")  # else each time there would be a further trip
     await conn.close()
@@ -188,7 +188,7 @@ async def test_a_session_whose_isolation_level_becomes_another_one(shop: Shop, u
         if number == used:
             await conn.execute("SET default_transaction_isolation = 'repeatable read'")
         branch = branch_over(conn, f"becomes {used} {number}")
-        assert await branch.run("SELECT i_id FROM item WHERE i_id = %s", (2,), _one) == (2,)
+        assert await branch.run("SELECT i_id FROM item WHERE i_id = %s", (2,), read_one) == (2,)
         assert isinstance(await branch.commit_one_phase("q", "r", 5), Prepared)
     await conn.close()
     shop.assert_clean()

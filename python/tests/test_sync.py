@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import product
 from typing import Any, NoReturn
 
 import psycopg
@@ -50,16 +51,30 @@ def buy(tx: Tx, request: Any) -> Any:
     return {"xinst": tx.xinst, "accounts": len(tx.bank.fetch_all("SELECT FROM account"))}
 
 
-@pytest.fixture
-def server(shop: Shop) -> Iterator[Server]:
+@pytest.fixture(params=["straight", "by the loop"])
+def server(shop: Shop, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Makes Apps whose first attempts are made without the event loop, or by it."""
     with ExitStack() as stack:
 
         def make(**parameters: Any) -> App:
             app = stack.enter_context(App(shop.conninfos(), **parameters))
             app.transaction(sites=("store", "bank"))(buy)
+            if request.param == "straight":
+                warm_up(app)
+            else:
+                app.on_step(lambda step: None)
             return app
 
         yield make
+
+
+def warm_up(app: App, times: int = 1) -> None:
+    """Have connections at hand."""
+    app.transaction(sites=tuple(app.sites), name="warm up")(lambda tx, request: barrier.wait(PATIENCE) and None)
+    barrier = threading.Barrier(times)
+    with ThreadPoolExecutor(times) as threads:
+        for done in [threads.submit(app.submit, "warm up", None) for _ in range(times)]:
+            done.result()
 
 
 def test_a_request(server: Server, shop: Shop) -> None:
@@ -75,7 +90,7 @@ def test_a_request(server: Server, shop: Shop) -> None:
     with pytest.raises(Expired):
         app.submit("buy", BUY, xid=xid)
     assert app.submit("buy", {"item": 2, "qty": 1}) == {"refused": "out of stock"}
-    assert (app.transactions, set(app.sites)) == (("buy",), {"store", "bank"})
+    assert (app.transactions[0], set(app.sites)) == ("buy", {"store", "bank"})
     shop.assert_clean()
 
 
@@ -364,6 +379,7 @@ def test_closed_is_told_however_quick_the_end_is(monkeypatch: pytest.MonkeyPatch
 def test_interrupted_in_the_midst_of_a_wait(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a condition gives its lock back. A RuntimeError would say that nothing has begun."""
     app = server()
+    app.on_step(lambda step: None)  # which has the event loop make it
     app.submit("buy", BUY)
     result = concurrent.futures.Future.result
 
@@ -484,15 +500,25 @@ def submit():
 
 if when.startswith("first"):
     interrupted(asyncio, "new_event_loop")
+elif when.startswith("straight"):
+    submit()
+    interrupted(it._workers, "put")
 else:
+    if twin == "App":
+        it.on_step(lambda step: None)
     submit()
     interrupted(it._portal._loop, "call_soon_threadsafe")
 print(submit(), submit())
 """
 
 
-@pytest.mark.parametrize("when", ["first, before", "first, after", "later, before", "later, after"])
-@pytest.mark.parametrize("twin", ["App", "SyncClient"])
+MOMENTS = ["first, before", "first, after", "later, before", "later, after"]
+
+
+@pytest.mark.parametrize(
+    ("twin", "when"),
+    [*product(["App", "SyncClient"], MOMENTS), ("App", "straight, before"), ("App", "straight, after")],
+)
 def test_a_signal_handler_that_closes_it(shop: Shop, twin: str, when: str) -> None:
     """In the middle of a call of the same thread, which then waits for nobody."""
     words = [sys.executable, "-c", CLOSED_BY_A_SIGNAL, twin, when, *shop.conninfos().values()]

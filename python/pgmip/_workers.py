@@ -1,0 +1,203 @@
+"""Threads that run handlers."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextlib
+import functools
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+__all__ = ["Job", "Workers"]
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """Something that a worker does, and returns the result of; it raises nothing.
+
+    To be waited for in any thread, or event loop. A signal handler may raise whatever it likes in that: a bare lock is
+    taken or not, where a Future's condition can be left held.
+    """
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work: Callable[[], T] | None = work
+        self._claim = _thread.allocate_lock()  # of who runs it, or sees to it that nobody does
+        self._over = _thread.allocate_lock()
+        self._over.acquire()
+        self._callbacks: list[Callable[[], object]] = []
+        self.is_over = False
+        """Whether it has ended, or will not begin."""
+        self.result: T | None = None
+        """None where it has not begun."""
+
+    def run(self) -> None:
+        """In a worker."""
+        if not self._claim.acquire(blocking=False):
+            return
+        work, self._work = self._work, None
+        assert work is not None
+        try:
+            self.result = work()
+        finally:
+            self._end()
+
+    def drop(self) -> None:
+        """Have it not begin, if it has not by now."""
+        if self._claim.acquire(blocking=False):
+            self._work = None
+            self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._over.release()
+        for callback in tuple(self._callbacks):
+            callback()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is over by then."""
+        if self._over.acquire(timeout=seconds):
+            self._over.release()
+        return self.is_over
+
+    def call_when_over(self, callback: Callable[[], object]) -> None:
+        """In the worker, or here where it is over by now; maybe twice, where it is so just then."""
+        self._callbacks.append(callback)
+        if self.is_over:
+            callback()
+
+    async def wait_in_loop(self, seconds: float | None = None) -> bool:
+        """The same in an event loop."""
+        loop, here = asyncio.get_running_loop(), threading.current_thread()
+        over = asyncio.Event()
+
+        def tell() -> None:
+            if threading.current_thread() is here:
+                over.set()
+                return
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(over.set)
+
+        self.call_when_over(tell)
+        try:
+            if not over.is_set():
+                async with asyncio.timeout(seconds):
+                    await over.wait()
+        except TimeoutError:
+            pass
+        finally:
+            with contextlib.suppress(ValueError):
+                self._callbacks.remove(tell)
+        return self.is_over
+
+
+class Workers:
+    """At most so many threads, which end when nobody has this any more, or with the process.
+
+    Who gives them work puts it into a queue, and does nothing that an interruption could leave half done: threads are
+    begun by `begin`, and by each other.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._queue = queue.SimpleQueue[Job[Any] | None]()
+        self._state = _State()
+        weakref.finalize(self, self._queue.put, None)
+
+    def begin(self) -> None:
+        """Have there be one, at least. Not in a thread in which signal handlers are run."""
+        _begin_another(self._queue, self._state, self._most, self._name)
+
+    @property
+    def any_begun(self) -> bool:
+        """Whether there is one."""
+        return self._state.all > 0
+
+    def put(self, job: Job[Any]) -> None:
+        """Have it done, some time; once this has been closed it is dropped."""
+        if self._state.closed:
+            job.drop()
+        else:
+            self._queue.put(job)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """In an event loop: what it returns or raises. Who is cancelled does not wait for its end."""
+        job = Job(functools.partial(_outcome, work))
+        self.begin()
+        self.put(job)
+        try:
+            await job.wait_in_loop()
+        finally:
+            job.drop()
+        if job.result is None:
+            raise RuntimeError("no threads are begun any more")
+        result, error = job.result
+        if error is not None:
+            raise error
+        return cast(T, result)
+
+    def close(self) -> None:
+        """Begin nothing more, and wait for nothing."""
+        self._state.closed = True
+        self._queue.put(None)
+
+
+class _State:
+    """Of the threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.all = 0
+        self.idle = 0
+        self.closed = False
+
+
+def _begin_another(jobs: queue.SimpleQueue[Job[Any] | None], state: _State, most: int, name: str) -> None:
+    """Unless one waits for something to do, or there are enough."""
+    with state.lock:
+        if state.idle or state.all >= most or state.closed:
+            return
+        state.all += 1
+        state.idle += 1
+        number = state.all
+    try:
+        words = (jobs, state, most, name)
+        threading.Thread(target=_work, args=words, name=f"{name}_{number - 1}", daemon=True).start()
+    except BaseException:  # there is no room for one more, say
+        with state.lock:
+            state.all -= 1
+            state.idle -= 1
+        if not state.all:
+            raise
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return work(), None
+    except BaseException as error:
+        return None, error
+
+
+def _work(jobs: queue.SimpleQueue[Job[Any] | None], state: _State, most: int, name: str) -> None:
+    while True:
+        job = jobs.get()
+        if job is None:
+            break
+        with state.lock:
+            state.idle -= 1
+        if state.closed:
+            job.drop()
+        else:
+            with contextlib.suppress(BaseException):  # none of it is the worker's
+                _begin_another(jobs, state, most, name)
+            with contextlib.suppress(BaseException):
+                job.run()
+        del job  # and what it knows, until there is another one
+        with state.lock:
+            state.idle += 1
+    jobs.put(None)  # for the others
