@@ -100,16 +100,21 @@ class Driven(Generic[T]):
         except BaseException as error:
             self._resume(functools.partial(self._work.throw, error))
 
-    def _resume(self, step: Callable[[], Exchange[Any]]) -> None:
+    def _resume(self, step: Callable[[], Any]) -> None:
         """With the coroutine itself."""
         try:
-            self._exchange = step()
+            waits_for = step()
         except StopIteration as end:
             self._result, self.is_done = end.value, True
         except BaseException as error:
             self._error, self.is_done = error, True
         else:
-            self._go_on(functools.partial(next, self._exchange.work))
+            if isinstance(waits_for, Exchange):
+                self._exchange = waits_for
+                self._go_on(functools.partial(next, waits_for.work))
+            else:
+                why = RuntimeError(f"a thread that waits for connections cannot wait for {waits_for!r}")
+                self._resume(functools.partial(self._work.throw, why))
 
 
 def driven(works: Sequence[Coroutine[Any, Any, T]]) -> list[Driven[T]]:

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Self, TypeVar, cast
 
 import psycopg
+from psycopg import capabilities
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
-from psycopg.waiting import Wait
+from psycopg.waiting import Wait, wait_conn
 from psycopg_pool import AsyncConnectionPool
 
 from ._blocking import Exchange
@@ -170,6 +171,19 @@ class PooledConnection(ObedientConnection):
 
     async def exchange(self, work: PQGen[T]) -> T:
         return await (Exchange(self, work) if self.in_thread else super().exchange(work))
+
+    async def cancel_safe(self, **options: Any) -> None:
+        """As a statement asks for that is driven in a thread, too: by psycopg where it leaves a COPY early."""
+        if not self.in_thread:
+            await super().cancel_safe(**options)
+        elif capabilities.has_cancel_safe():
+            wait_conn(self._cancel_gen(), interval=_AGAIN, timeout=options.get("timeout"))
+        else:
+            self.cancel()
+
+    async def cancel_from_loop(self, **options: Any) -> None:
+        """Have the server end a statement that a thread waits for."""
+        await super().cancel_safe(**options)
 
     def let_go(self) -> bool:
         """In the event loop: have it look at this no more, so that a thread may use it; whether that one can."""

@@ -45,14 +45,15 @@ class Spares:
             conn.in_thread = True
             return conn
 
-    def put(self, conn: PooledConnection) -> bool:
-        """In the thread that has used it: whether it is kept. If not, it is to be given to the pool."""
+    def put(self, conn: PooledConnection, *, used: bool) -> bool:
+        """In the thread that has taken it, and maybe used: whether it is kept. If not, the pool is to have it back."""
         with self._lock:
             if not is_usable(conn):
                 self._all.discard(conn)
                 return False
             conn.in_thread = False
-            conn.heard = time.monotonic()
+            if used:
+                conn.heard = time.monotonic()
             return self._keep(conn)
 
     def add(self, conn: PooledConnection) -> bool:

@@ -7,6 +7,7 @@ loop; and if it comes to anything else than a commit, its request goes on there,
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import enum
@@ -42,8 +43,10 @@ __all__ = ["Committed", "NotAlone", "Straight", "Tried"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_here = threading.local()  # whether a thread drives a statement
 _POLL = 0.002  # seconds, and then twice as long each time, until it is looked again whether a statement has ended
 _LONGEST_POLL = 0.05
+_LONGEST_SHOW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class _Line:
     """Held by whoever uses it, as by a statement; a handler may do so in several threads."""
     is_given: bool = False
     """Whether the pool has it back, or is about to."""
+    is_late: bool = False
+    """Whether whoever uses it is to give it back, as it could not be waited for any more."""
     is_asked: bool = False
     """Whether its server has been asked to end a statement, which may reach a later one."""
 
@@ -119,6 +124,8 @@ class Straight(Ending):
         self._is_begun = threading.Event()
         self._showing = threading.Lock()
         self._returned = False
+        self._votes_are_out = False
+        self._timer: asyncio.TimerHandle | None = None
         self._lock = threading.Lock()  # of what follows
         self._stage = _Stage.HANDLER
         self._stopped: Ended | None = None
@@ -142,17 +149,29 @@ class Straight(Ending):
         line = self._lines.get(site)
         if line is None:
             raise RuntimeError("the transaction is over")
-        with line.turn:
+        if getattr(_here, "drives", False):  # as for parameters that are made meanwhile: it would wait for itself
+            raise RuntimeError("a statement cannot wait for another one, which its parameters would be made of")
+        try:
+            with line.turn:
+                return self._drive(work(*args, **kwargs))
+        finally:
+            if line.is_late:
+                self._give_late(line)
+
+    def _drive(self, work: Coroutine[Any, Any, T]) -> T:
+        before = sys.get_asyncgen_hooks()
+        try:
             self.check_open()
-            before = sys.get_asyncgen_hooks()
+            _here.drives = True
             sys.set_asyncgen_hooks(finalizer=self._drop)
-            try:
-                return drive(work(*args, **kwargs))
-            except BaseException:
-                self.check_open()
-                raise
-            finally:
-                sys.set_asyncgen_hooks(*before)
+            return drive(work)
+        except BaseException:
+            self.check_open()
+            raise
+        finally:
+            sys.set_asyncgen_hooks(*before)
+            _here.drives = False
+            work.close()
 
     def check_open(self) -> None:
         """Raises RuntimeError where the attempt has ended before its handler."""
@@ -179,7 +198,7 @@ class Straight(Ending):
             ended = self._stopped or self._attempt(handler)
             return self._commit(ended.mipts) if ended.error is None else self._tried(ended)
         except BaseException as error:  # what nobody has foreseen says nothing of the request
-            exposed = self.may_be_prepared
+            exposed = self.may_be_prepared or self._votes_are_out
             return self._tried(Ended({}, error, left=exposed, exposed=exposed, words=self._words()))
         finally:
             if self._process.is_this:
@@ -197,10 +216,14 @@ class Straight(Ending):
             conn = pool.spare()
             if conn is None:
                 return False
-            branch = Branch(
-                site, conn, instance,
-                on_begun=_nothing, on_beside=self._beside, read=functools.partial(self._read, site),
-            )  # fmt: skip
+            try:
+                branch = Branch(
+                    site, conn, instance,
+                    on_begun=_nothing, on_beside=self._beside, read=functools.partial(self._read, site),
+                )  # fmt: skip
+            except BaseException:
+                pool.spares.put(conn, used=False)
+                raise
             self._branches = {**self._branches, site: branch}  # others may look at them
             self._lines = {**self._lines, site: _Line(pool, conn, branch)}
         return True
@@ -265,6 +288,7 @@ class Straight(Ending):
         has_last = any(branch.has_last for branch in self._branches.values())
         if self._late is not None or not (has_last or self._is_last_step()):
             return self._failed(NotTried(), None)
+        self._votes_are_out = True
         for voted in driven([self._vote(site, result) for site in self._branches]):
             voted.result()
         self._is_last_step()
@@ -350,10 +374,12 @@ class Straight(Ending):
         mine = [line for line in self._held if not line.is_given]
         still_open = [line for line in mine if line.conn.pgconn.transaction_status != TransactionStatus.IDLE]
         driven([line.branch.rollback(self.deadline.step()) for line in still_open if not line.is_asked])
-        for line in mine:
-            self._give(line)
         for line in self._held:
-            line.turn.release()
+            try:
+                if not line.is_given:
+                    self._give(line)
+            finally:
+                line.turn.release()
         if others := [line for line in lines if line not in self._held]:
             self._end_from_here(others)
         dropped, self._dropped = self._dropped, None
@@ -366,11 +392,20 @@ class Straight(Ending):
             line.is_given = True
         if line.is_asked or line.conn.pgconn.transaction_status != TransactionStatus.IDLE:
             line.conn.abandon()
-        if not line.pool.spares.put(line.conn):
+        if not line.pool.spares.put(line.conn, used=line.branch.begun):
             try:
                 self._portal.soon(line.pool.give_soon, line.conn)
             except RuntimeError:  # there is no event loop any more
                 line.conn.abandon()
+
+    def _give_late(self, line: _Line) -> None:
+        """In the thread that has used it for too long."""
+        if line.turn.acquire(blocking=False):
+            try:
+                if not line.is_given:
+                    self._give(line)
+            finally:
+                line.turn.release()
 
     def _end_from_here(self, lines: Iterable[_Line]) -> None:
         try:
@@ -385,7 +420,6 @@ class Straight(Ending):
 
     def _show_one(self) -> None:
         """In a thread of its own: let a site know of the instance, where the handler has not done so by now."""
-        self._is_begun.wait(self.deadline.left)
         with self._showing, contextlib.suppress(Exception):  # what went wrong is noted
             begun = self._returned or self.is_shown
             for site, line in self._lines.items() if not begun else ():
@@ -409,8 +443,7 @@ class Straight(Ending):
         """
         self.is_known.set()
         try:
-            if not (self.is_shown or self.job.is_over):
-                threading.Thread(target=self._show_one, name="pgmip begins", daemon=True).start()
+            self._show_soon(_POLL)
             while not await self.job.wait_in_loop(min(turn, self.deadline.left)):
                 why = await self._why_stop(in_the_way)
                 if why is not None and await self._stop(why):
@@ -418,7 +451,21 @@ class Straight(Ending):
         except BaseException:
             await uninterrupted(self._stop(self._not_in_time(TimeoutError("it was cancelled"))))
             raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
         return self.job.result
+
+    def _show_soon(self, pause: float) -> None:
+        """Once it has begun. In a thread, as that may wait; one that the loop would not wait for, nor need."""
+        if self.is_shown or self._returned or self.job.is_over:
+            return
+        if self._is_begun.is_set():
+            with contextlib.suppress(RuntimeError):  # there is no room for it
+                _thread.start_new_thread(self._show_one, ())
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(pause, self._show_soon, min(2 * pause, _LONGEST_SHOW))
 
     async def stop(self) -> None:
         """End it, as nobody waits for it any more."""
@@ -486,15 +533,15 @@ class Straight(Ending):
                 return
             line.is_asked = True
         with contextlib.suppress(psycopg.Error, OSError):
-            await line.conn.cancel_safe(timeout=self.deadline.step())
+            await line.conn.cancel_from_loop(timeout=self.deadline.step())
 
     async def _end_all(self, lines: Iterable[_Line]) -> None:
         await asyncio.gather(*(uninterrupted(self._end(line)) for line in lines))
 
     async def _end(self, line: _Line) -> None:
         """Have what runs there ended, and the connection closed, which ends its transaction."""
-        if not line.turn.acquire(blocking=False):
-            await self._interrupt(line)
+        if not line.turn.acquire(blocking=False) and not await self._interrupt(line):
+            return
         try:
             given, line.is_given = line.is_given, True
             if not given:
@@ -504,16 +551,24 @@ class Straight(Ending):
         if not given:
             await line.pool.give(line.conn, good=False)
 
-    async def _interrupt(self, line: _Line) -> None:
-        """Have what runs there ended, until it is one's turn."""
+    async def _interrupt(self, line: _Line) -> bool:
+        """Have what runs there ended, until it is one's turn; or whoever has it give it back, where it is the handler's
+        own code that does not end, as for parameters.
+        """
         asking = asyncio.create_task(self._ask(line))
-        late, pause, taken = time.monotonic() + self.deadline.insist_after, _POLL, False
+        insists = self.deadline.insist_after
+        late, pause, taken = time.monotonic() + insists, _POLL, False
         try:
             while not (taken := line.turn.acquire(blocking=False)):
                 if time.monotonic() > late:
                     self._cut_what_is_asked([line])
+                line.is_late = time.monotonic() > late + insists
+                if line.is_late:
+                    taken = line.turn.acquire(blocking=False)  # he may not have seen that
+                    break
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_POLL)
+            return taken
         finally:  # also where it has been interrupted: whoever has it gives it back
             self._cut_what_is_asked([line])
             try:

@@ -416,7 +416,7 @@ def test_who_waits_is_counted_before_he_looks(monkeypatch: pytest.MonkeyPatch) -
     assert spares.take(PATIENCE) is conn
     with spares.wanted() as idle:
         assert idle is None
-        assert not spares.put(conn)
+        assert not spares.put(conn, used=True)
     assert not spares.any_left
     assert spares.add(conn)
     with spares.wanted() as idle:
@@ -436,7 +436,7 @@ def test_what_is_not_used_goes_back(server: Server, shop: Shop, monkeypatch: pyt
     assert None not in taken
     for conn in taken:
         assert conn is not None
-        assert pool.spares.put(conn)
+        assert pool.spares.put(conn, used=True)
     _until(lambda: pool._transactions.get_stats()["pool_available"] == 3)
     assert not pool.spares.any_left
     assert pool.spare() is None
@@ -653,7 +653,7 @@ async def test_the_network_goes_before_the_commit(
     shop.assert_clean()
 
 
-@pytest.mark.parametrize("late_in", ["_ask", "cancel_safe"])
+@pytest.mark.parametrize("late_in", ["_ask", "cancel_from_loop"])
 def test_nobody_else_is_cancelled(
     server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch, late_in: str
 ) -> None:
@@ -893,7 +893,7 @@ def test_interrupted_in_ending_it(server: Server, shop: Shop, ways: list[str], t
             tx.store.execute("SELECT pg_sleep(600)")
         again.wait(PATIENCE)
 
-    ask = PooledConnection.cancel_safe
+    ask = PooledConnection.cancel_from_loop
 
     async def interrupted(conn: PooledConnection, **options: Any) -> None:
         for task in asyncio.all_tasks():
@@ -903,7 +903,7 @@ def test_interrupted_in_ending_it(server: Server, shop: Shop, ways: list[str], t
         await ask(conn, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PooledConnection, "cancel_safe", interrupted)
+        patch.setattr(PooledConnection, "cancel_from_loop", interrupted)
         with pytest.raises((Unknown, NothingHappened)):
             app.submit("slow", None, deadline=0.3)
     for pool in app._app._pools.values():
@@ -913,6 +913,52 @@ def test_interrupted_in_ending_it(server: Server, shop: Shop, ways: list[str], t
     _until(lambda: not app._straight)
     app.submit("buy", BUY)
     app.close()
+    shop.assert_clean()
+
+
+def test_parameters_that_are_made_of_statements(server: Server, shop: Shop, ways: list[str]) -> None:
+    """Would wait for themselves. Those that do not end are not waited for."""
+    app = server()
+    again = threading.Event()
+
+    @app.transaction(sites=("store", "bank"))
+    def nested(tx: Tx, request: Any) -> None:
+        if request == "slow":
+            tx.store.execute_many("SELECT %s::int", ((again.wait(PATIENCE),) for _ in range(2)))
+        site = tx.store if request == "same" else tx.bank
+        tx.store.execute_many("SELECT %s::int", ((site.fetch_one("SELECT 1 AS a").a,) for _ in range(2)))
+
+    for which in ("same", "other"):
+        with pytest.raises(NothingHappened) as caught:
+            app.submit("nested", which)
+        assert isinstance(caught.value.__cause__, RuntimeError)
+        app.submit("buy", BUY)
+    began = time.monotonic()
+    with pytest.raises(NothingHappened):
+        app.submit("nested", "slow", deadline=0.3)
+    assert time.monotonic() - began < PATIENCE / 2
+    again.set()
+    for pool in app._app._pools.values():
+        stats = pool._transactions.get_stats
+        _until(lambda stats=stats: stats()["pool_available"] == stats()["pool_size"])
+    app.submit("buy", BUY)
+    shop.assert_clean()
+
+
+def test_a_copy_that_is_left_early(server: Server, shop: Shop, ways: list[str]) -> None:
+    """The server ends it: it would take minutes."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    def leaves(tx: Tx, request: Any) -> None:
+        with tx.store.copy("COPY (SELECT generate_series(1, 1000000000)) TO STDOUT") as copy:
+            copy.read_row()
+            raise Refuse("enough")
+
+    with pytest.raises(Refused):
+        app.submit("leaves", None, deadline=PATIENCE / 2)
+    assert ways == ["Tried"]
+    app.submit("buy", BUY)
     shop.assert_clean()
 
 
