@@ -44,3 +44,9 @@ class Answer:
     @property
     def result(self) -> Any:
         return self.recorded.result
+
+    def told(self) -> Any:
+        """The result, or raises `error`."""
+        if self.error is not None:
+            raise self.error
+        return self.result

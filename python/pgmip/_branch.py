@@ -157,13 +157,17 @@ class Branch:
             why = self._failed[1]
             return why if isinstance(why, psycopg.Error) else Interrupted("a", self.site)
         if self._turn.locked() or self._copying:
-            return psycopg.ProgrammingError(f"the handler has left a statement running at site {self.site!r}")
+            return self.left_running()
         # Better known now than after the other sites have prepared: what is lost then may have been prepared.
         if is_silent(self.conn):
             return None
         waits = self.conn.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
         kind = SessionEnded if waits and not self.conn.is_cut.is_set() else psycopg.OperationalError
         return kind(f"site {self.site!r} ended the connection")
+
+    def left_running(self) -> psycopg.Error:
+        """The failure of a branch where a statement of the handler's still runs, when that has returned."""
+        return psycopg.ProgrammingError(f"the handler has left a statement running at site {self.site!r}")
 
     @property
     def serializable(self) -> str | None:

@@ -118,20 +118,20 @@ class Pool:
 
     async def give(self, conn: PooledConnection, *, good: bool = True) -> None:
         """Take a connection back. One that is not `good`, or not clean, is closed, which ends what it was doing."""
+        is_spare = False
         try:
             if good and is_usable(conn):
                 conn.heard = time.monotonic()
-                if conn.pool is self._transactions and self.spares.add(conn):
-                    self._look_for_stale()
-                    return
+                is_spare = conn.pool is self._transactions and self.spares.add(conn)
             else:
                 conn.discarded = True
                 self.spares.forget(conn)
                 await conn.close()
-        except BaseException:
-            await begun_here(conn.pool.putconn(conn))
-            raise
-        await begun_here(conn.pool.putconn(conn))
+        finally:
+            if is_spare:
+                self._look_for_stale()
+            else:
+                await begun_here(conn.pool.putconn(conn))
 
     def give_soon(self, conn: PooledConnection) -> None:
         """The same without waiting for it."""

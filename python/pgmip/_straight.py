@@ -94,17 +94,21 @@ class _Line:
     is_asked: bool = False
     """Whether its server has been asked to end a statement, which may reach a later one."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no transaction."""
+        return self.conn.pgconn.transaction_status == TransactionStatus.IDLE
+
 
 class Straight(Ending):
     """One attempt."""
 
     def __init__(
-        self, xid: str, sites: Sequence[str], pools: Sequence[Pool], portal: Portal, deadline: Deadline, request: str
-    ) -> None:  # fmt: skip
-        """`sites`: those of `pools`."""
+        self, xid: str, pools: Mapping[str, Pool], portal: Portal, deadline: Deadline, request: str
+    ) -> None:
+        """`pools`: those of its sites. `deadline`: by the monotonic clock."""
         super().__init__()
         self.xid = xid
-        self.sites = tuple(sites)
         self.xinst = new_xinst()
         self.request = request
         self.deadline = deadline
@@ -114,7 +118,7 @@ class Straight(Ending):
         """The thread that made this, and waits."""
         self.is_known = threading.Event()
         """Whether it has ended, or the event loop watches it."""
-        self._sites = dict(zip(sites, pools, strict=True))
+        self._pools = pools
         self._portal = portal
         self._process = Process("this transaction")
         self._process.check()
@@ -209,10 +213,10 @@ class Straight(Ending):
 
     def _take(self) -> bool:
         """Have a connection for each site, in the order in which all take them; whether they were at hand."""
-        names = tuple(sorted(self._sites))
+        names = tuple(sorted(self._pools))
         instance = Instance(self.xid, self.xinst, names, "read committed")
         for site in names:
-            pool = self._sites[site]
+            pool = self._pools[site]
             conn = pool.spare()
             if conn is None:
                 return False
@@ -271,10 +275,8 @@ class Straight(Ending):
         return self._prepare(text)
 
     def _left_running(self) -> psycopg.Error | None:
-        for site, line in self._lines.items():
-            if line not in self._held:
-                return psycopg.ProgrammingError(f"the handler has left a statement running at site {site!r}")
-        return None
+        late = (line.branch for line in self._lines.values() if line not in self._held)
+        return next((branch.left_running() for branch in late), None)
 
     def _show(self) -> bool:
         """Have all sites know of the instance before it may be prepared at one, as `Attempt` has; whether one had not.
@@ -371,15 +373,10 @@ class Straight(Ending):
             branch.end()
         lines = self._lines.values()
         self._held += [line for line in lines if line not in self._held and line.turn.acquire(blocking=False)]
-        mine = [line for line in self._held if not line.is_given]
-        still_open = [line for line in mine if line.conn.pgconn.transaction_status != TransactionStatus.IDLE]
-        driven([line.branch.rollback(self.deadline.step()) for line in still_open if not line.is_asked])
+        still_open = [line for line in self._held if not (line.is_given or line.is_asked or line.is_idle)]
+        driven([line.branch.rollback(self.deadline.step()) for line in still_open])
         for line in self._held:
-            try:
-                if not line.is_given:
-                    self._give(line)
-            finally:
-                line.turn.release()
+            self._give(line)
         if others := [line for line in lines if line not in self._held]:
             self._end_from_here(others)
         dropped, self._dropped = self._dropped, None
@@ -388,9 +385,17 @@ class Straight(Ending):
         self._branches, self._lines, self._held = {}, {}, []  # which know of this, as this of them
 
     def _give(self, line: _Line) -> None:
+        """In one's turn, which is over then."""
+        try:
+            if not line.is_given:
+                self._put(line)
+        finally:
+            line.turn.release()
+
+    def _put(self, line: _Line) -> None:
         with self._lock:
             line.is_given = True
-        if line.is_asked or line.conn.pgconn.transaction_status != TransactionStatus.IDLE:
+        if line.is_asked or not line.is_idle:
             line.conn.abandon()
         if not line.pool.spares.put(line.conn, used=line.branch.begun):
             try:
@@ -401,11 +406,7 @@ class Straight(Ending):
     def _give_late(self, line: _Line) -> None:
         """In the thread that has used it for too long."""
         if line.turn.acquire(blocking=False):
-            try:
-                if not line.is_given:
-                    self._give(line)
-            finally:
-                line.turn.release()
+            self._give(line)
 
     def _end_from_here(self, lines: Iterable[_Line]) -> None:
         try:
@@ -473,10 +474,11 @@ class Straight(Ending):
         await self._stop(self._not_in_time(TimeoutError("it was cancelled")))
 
     @property
-    def is_left(self) -> bool:
-        """Whether it may be prepared somewhere, when it has ended."""
+    def left(self) -> set[int]:
+        """Its instance, where that may be prepared somewhere when it has ended."""
         tried = self.job.result
-        return isinstance(tried, Tried) and (tried.ended.left or tried.ended.error is None)
+        is_left = isinstance(tried, Tried) and (tried.ended.left or tried.ended.error is None)
+        return {self.xinst} if is_left else set()
 
     async def _why_stop(self, in_the_way: Callable[[], Awaitable[bool]]) -> Ended | None:
         try:
@@ -488,10 +490,7 @@ class Straight(Ending):
         return None if self.deadline.left else self._not_in_time(TimeoutError("the deadline has passed"))
 
     def _not_in_time(self, error: Exception, retry: bool = False) -> Ended:
-        by_handler = self._ended_by_handler()
-        return Ended(
-            {}, error, error, retry, stuck=retry, by_handler=by_handler, exposed=by_handler, words=self._words()
-        )
+        return replace(self._failed(error, error), retry=retry, stuck=retry)
 
     async def _stop(self, why: Ended) -> bool:
         """End it, if it has not come to its end by now, and have its transactions rolled back; whether that is so, and

@@ -269,9 +269,7 @@ class App:
             name, request, xid,
             deadline=deadline, attempts=attempts, wait_for_commit=wait_for_commit, session=session,
         )  # fmt: skip
-        if answer.error is not None:
-            raise answer.error
-        return answer.result
+        return answer.told()
 
     async def _answer(
         self, name: str, request: Any, xid: str | None = None, *,
@@ -279,8 +277,11 @@ class App:
         wait_for_commit: bool | None = None, session: Hashable | None = None,
     ) -> Answer:  # fmt: skip
         """As `submit`, which raises some answers."""
-        submitted = self._checked(name, request, xid, deadline, attempts, session)
-        phase = self._operation("submit", submitted.xid, name)
+        return await self._answer_to(self._checked(name, request, xid, deadline, attempts, session), wait_for_commit)
+
+    async def _answer_to(self, submitted: Submitted, wait_for_commit: bool | None) -> Answer:
+        """The same for what has been checked."""
+        phase = self._operation("submit", submitted.xid, submitted.transaction.name)
         answered = None if self._does_wait(submitted, wait_for_commit) else asyncio.get_running_loop().create_future()
         return await self._running.run(self._submit(phase, submitted, answered=answered), phase.xid, answered)
 
@@ -290,7 +291,7 @@ class App:
         return await self._running.run(self._submit(phase, submitted, straight=straight), phase.xid)
 
     @staticmethod
-    def _answer_to(submitted: Submitted, committed: Committed) -> Answer:
+    def _answer_of(committed: Committed, submitted: Submitted) -> Answer:
         settled = Settled(committed.winner, submitted.transaction.sites, {}, own=True)
         return settled.answer(submitted.xid, submitted.text)
 
@@ -420,18 +421,17 @@ class App:
             or not all(observer.is_idle() for observer in self._observers)
         ):  # fmt: skip
             return None
-        pools = [self._pools[site] for site in transaction.sites]
-        seconds = self._limits.deadline if submitted.seconds is None else submitted.seconds
-        deadline = Deadline(seconds, self._limits.step_timeout, time.monotonic)
-        return Straight(submitted.xid, transaction.sites, pools, portal, deadline, submitted.text)
+        pools = {site: self._pools[site] for site in transaction.sites}
+        # By the clock of event loops, too, where it may go on.
+        return Straight(submitted.xid, pools, portal, self._deadline(submitted.seconds, time.monotonic), submitted.text)
 
-    def _let_go(self, straight: Straight) -> None:
+    def _let_go(self, straight: Straight, sites: Collection[str]) -> None:
         """Of an attempt that nobody waits for any more."""
 
         async def stop() -> None:
-            with self._left.of(straight.xid, straight.sites) as left:
+            with self._left.of(straight.xid, sites) as left:
                 await straight.stop()
-                left |= {straight.xinst} if straight.is_left else set()
+                left |= straight.left
 
         if not self._running.also(stop()):
             straight.drop()
@@ -469,11 +469,11 @@ class App:
                 try:
                     tried = await straight.watch(family.first_turn, in_the_way)
                 except BaseException:
-                    left |= {straight.xinst} if straight.is_left else set()
+                    left |= straight.left
                     raise
                 if isinstance(tried, Committed):
                     phase.decision = "own"
-                    return self._answer_to(submitted, tried)
+                    return self._answer_of(tried, submitted)
                 if tried is not None:
                     family.go_on_from(tried)
             try:
@@ -684,8 +684,8 @@ class App:
     async def _find(self, phase: Phase, sites: tuple[str, ...] | None, deadline: Deadline) -> list[Found]:
         return await find(Asking(self._pools, deadline, phase), sites)
 
-    def _deadline(self, seconds: float | None) -> Deadline:
-        return Deadline(self._limits.deadline if seconds is None else seconds, self._limits.step_timeout)
+    def _deadline(self, seconds: float | None, clock: Callable[[], float] | None = None) -> Deadline:
+        return Deadline(self._limits.deadline if seconds is None else seconds, self._limits.step_timeout, clock)
 
     def _unknown_of(self, found: Found) -> list[str]:
         return [site for site in found.sites if site not in self._pools]

@@ -307,6 +307,7 @@ class App:
             straight = self._app._straight(submitted, self._portal) if waits else None
             if straight is not None:
                 return self._go_straight(straight, submitted)
+            return self._call(lambda: self._app._answer_to(submitted, wait_for_commit), xid).told()
         return self._call(
             lambda: self._app.submit(
                 name, request, xid,
@@ -384,22 +385,20 @@ class App:
                 put = True
                 tried = _soon(straight)
                 if isinstance(tried, Committed):
-                    answer = self._app._answer_to(submitted, tried)
+                    answer = self._app._answer_of(tried, submitted)
                 else:
                     answer = self._call(lambda: self._behind(straight, submitted), submitted.xid)
             except BaseException:
                 if not job.is_over:
-                    self._let_go(straight)
+                    self._let_go(straight, submitted)
                 if not put:
                     self._straight.discard(straight)
                 raise
-        if answer.error is not None:
-            raise answer.error
-        return answer.result
+        return answer.told()
 
-    async def _behind(self, straight: Straight, submitted: Submitted) -> Answer:
-        self._workers.begin()  # where there are too few
-        return await self._app._answer_behind(straight, submitted)
+    def _behind(self, straight: Straight, submitted: Submitted) -> Coroutine[Any, Any, Answer]:
+        self._portal.soon(self._workers.begin)  # where there are too few
+        return self._app._answer_behind(straight, submitted)
 
     def _job(self, straight: Straight, submitted: Submitted, begin: Callable[[], None]) -> Job[Any]:
         handler = self._handlers[submitted.transaction.name]
@@ -414,10 +413,10 @@ class App:
         job.call_when_over(lambda: self._straight.discard(straight))
         return job
 
-    def _let_go(self, straight: Straight) -> None:
+    def _let_go(self, straight: Straight, submitted: Submitted) -> None:
         """Of one that nobody waits for any more."""
         try:
-            self._portal.soon(self._app._let_go, straight)
+            self._portal.soon(self._app._let_go, straight, submitted.transaction.sites)
         except RuntimeError:  # there is no event loop any more
             straight.drop()
 

@@ -17,7 +17,7 @@ from unittest import mock
 import httpx
 import psycopg
 from awaits import EXPECTED, NAME, injector
-from shop import BUY, Shop, forgetting_the_first, make_app
+from shop import BUY, ORDER, PAYMENT, Shop, forgetting_the_first, make_app
 
 import pgmip
 from pgmip._json import canonical
@@ -110,20 +110,20 @@ def make_broken_app(world: World, *, session: str = "", **parameters: Any) -> An
     @app.transaction(sites=("store", "bank"))
     async def refused(tx: Any, _: Any) -> None:
         """By one site, when the other one is prepared."""
-        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
         tx.bank.finish_with("SELECT 1/0")
 
     @app.transaction(sites=("store", "bank"))
     async def ended_here(tx: Any, _: Any) -> None:
         """By what one site is to run last, when the other one is prepared."""
-        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
         tx.bank.finish_with("ROLLBACK")
 
     @app.transaction(sites=("store", "bank"))
     async def unpaid(tx: Any, _: Any) -> None:
         """Refused by the handler, with everything written."""
-        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
-        await tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
         raise broken.Refuse("unpaid")
 
     @app.transaction(sites=("store", "bank"))
@@ -135,9 +135,14 @@ def make_broken_app(world: World, *, session: str = "", **parameters: Any) -> An
 
     @app.transaction(sites=("store", "bank"))
     async def heavy(tx: Any, _: Any) -> None:
-        """Forgets what is prepared on a connection, and has more to be sent over the other than goes at once."""
+        """Forgets what is prepared on a connection, and has more to be sent over the other than goes at once: there the
+        server is made to wait, which may read as fast as it is written to.
+        """
         await tx.store.execute("DEALLOCATE ALL")
-        tx.store.finish_with("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.store.finish_with(ORDER, (tx.xid, tx.xinst))
+        bank = await tx.bank.fetch_one("SELECT pg_backend_pid() AS pid")
+        os.kill(bank.pid, signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(0.05, os.kill, bank.pid, signal.SIGCONT)
         tx.bank.finish_with(
             "INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, length(%s) - %s)",
             (tx.xid, tx.xinst, "x" * MUCH, MUCH),
@@ -146,9 +151,9 @@ def make_broken_app(world: World, *, session: str = "", **parameters: Any) -> An
     @app.transaction(sites=("store", "bank"))
     async def slow(tx: Any, _: Any) -> None:
         """Does not end while it might be found to be needless."""
-        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
         await asyncio.sleep(0.5)
-        await tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
 
     return app
 
@@ -751,8 +756,8 @@ async def endpoint(scope: Any, receive: Any, send: Any) -> None:
     leaving = asyncio.create_task(receive())
     tx = broken.http.tx(scope)
     try:
-        await tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
-        await tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        await tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        await tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": canonical({"xinst": tx.xinst}).encode()})
         await leaving
@@ -828,35 +833,33 @@ def make_twin(world: World) -> Any:
 
     @app.transaction(sites=("store", "bank"))
     def buy(tx: Any, request: Any) -> Any:
-        tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
-        tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.store.execute(ORDER, (tx.xid, tx.xinst))
+        tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
         return {"xinst": tx.xinst}
 
     @app.transaction(sites=("store", "bank"))
     def refused(tx: Any, request: Any) -> None:
         """By one site, when the other one is prepared."""
-        tx.store.execute("INSERT INTO orders (xid, xinst, qty) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.store.execute(ORDER, (tx.xid, tx.xinst))
         tx.bank.finish_with("SELECT 1/0")
 
     @app.transaction(sites=("store", "bank"))
     def beside(tx: Any, request: Any) -> Any:
         """Others prepare behind its begin, who have begun before."""
         result = buy(tx, request)
-        for conninfo in world.shop.conninfos().values():
-            with psycopg.connect(conninfo) as sibling:
-                sibling.execute("SELECT mip.begin(%s, %s, %s)", (tx.xid, tx.xinst - 1, ["bank", "store"]))
-                sibling.execute("SELECT mip.prepare(%s, '{}')", (known_as("beside"),))
+        for site in ("store", "bank"):
+            prepare(site, "beside", tx.xid, tx.xinst - 1)
         return result
 
     @app.transaction(sites=("store", "bank"))
     def slow(tx: Any, request: Any) -> None:
         """In a statement."""
-        tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
         tx.store.execute("SELECT pg_sleep(1)")
 
     @app.transaction(sites=("store", "bank"))
     def slow_last(tx: Any, request: Any) -> None:
-        tx.bank.execute("INSERT INTO payment (xid, xinst, amount) VALUES (%s, %s, 0)", (tx.xid, tx.xinst))
+        tx.bank.execute(PAYMENT, (tx.xid, tx.xinst))
         tx.store.finish_with("SELECT pg_sleep(1)")
 
     @app.transaction(sites=("store", "bank"))
@@ -865,14 +868,15 @@ def make_twin(world: World) -> Any:
         result = buy(tx, request)
         tries.append(tx.xinst)
         if len(tries) == 1:
-            with psycopg.connect(world.shop.conninfos()["store"]) as sibling:
-                sibling.execute("SELECT mip.begin(%s, %s, %s)", (tx.xid, tx.xinst + 1, ["bank", "store"]))
-                sibling.execute("SELECT mip.prepare(%s, '{}')", (known_as("waits"),))
+            prepare("store", "waits", tx.xid, tx.xinst + 1)
             tx.store.execute("SELECT FROM item WHERE i_id = 2 FOR UPDATE")
         return result
 
-    def known_as(name: str) -> str:
-        return canonical({"transaction": name, "request": BUY})
+    def prepare(site: str, name: str, xid: str, xinst: int) -> None:
+        """A sibling, which is somebody else's."""
+        with psycopg.connect(world.shop.conninfos()[site]) as sibling:
+            sibling.execute("SELECT mip.begin(%s, %s, %s)", (xid, xinst, ["bank", "store"]))
+            sibling.execute("SELECT mip.prepare(%s, '{}')", (canonical({"transaction": name, "request": BUY}),))
 
     tries: list[int] = []
     app.transaction(sites=("store", "bank"), name="nothing")(lambda tx, request: None)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, NoReturn
@@ -111,6 +111,17 @@ def elsewhere(shop: Shop, name: str, request: Any, xid: str, step: str | None = 
 
     with ThreadPoolExecutor(1) as thread, contextlib.suppress(Unknown, Decided):
         return thread.submit(lambda: asyncio.run(submit())).result()
+
+
+@contextlib.asynccontextmanager
+async def behind_proxies(shop: Shop, **parameters: Any) -> AsyncIterator[tuple[App, dict[str, Proxy]]]:
+    """An App that reaches the sites through proxies. It is closed at once."""
+    async with AsyncExitStack() as stack:
+        proxies = {name: await stack.enter_async_context(Proxy(shop.clusters[name].port)) for name in SCHEMA}
+        app = App(shop.conninfos(**{name: proxy.port for name, proxy in proxies.items()}), **parameters)
+        stack.push_async_callback(asyncio.to_thread, app.close, grace=0)
+        app.transaction(sites=("store", "bank"))(buy)
+        yield app, proxies
 
 
 # -- what goes straight --------------------------------------------------------------------------------------------
@@ -350,14 +361,11 @@ async def test_cut_off_at_every_message(
             told = tell(app, xid)
         return told
 
-    async with AsyncExitStack() as stack:
-        proxies = {name: await stack.enter_async_context(Proxy(shop.clusters[name].port)) for name in SCHEMA}
-        conninfos = shop.conninfos(**{name: proxy.port for name, proxy in proxies.items()})
-        patience = 0.15 if stalls else 5
-        behind = await stack.enter_async_context(App(conninfos, step_timeout=patience, pool_size=1))
-        other = await stack.enter_async_context(App(shop.conninfos()))
-        for app in (behind, other):
-            app.transaction(sites=("store", "bank"))(buy)
+    patience = 0.15 if stalls else 5
+    async with (
+        behind_proxies(shop, step_timeout=patience, pool_size=1) as (behind, proxies), App(shop.conninfos()) as other,
+    ):  # fmt: skip
+        other.transaction(sites=("store", "bank"))(buy)
         number, struck = 0, True
         while struck:
             await asyncio.to_thread(insist, behind, new_xid())  # which leaves connections at hand
@@ -621,11 +629,7 @@ async def test_the_network_goes_before_the_commit(
     """It is decided, although no site can be read any more."""
     commit, told = _mipt.commit, list[str]()
 
-    async with AsyncExitStack() as stack:
-        proxies = {name: await stack.enter_async_context(Proxy(shop.clusters[name].port)) for name in SCHEMA}
-        conninfos = shop.conninfos(**{name: proxy.port for name, proxy in proxies.items()})
-        app = await stack.enter_async_context(App(conninfos, step_timeout=1))
-        app.transaction(sites=("store", "bank"))(buy)
+    async with behind_proxies(shop, step_timeout=1) as (app, proxies):
         await asyncio.to_thread(warm_up, app)
         ways.clear()
         loop = asyncio.get_running_loop()
@@ -792,11 +796,7 @@ def test_silent_sites_are_given_up_together(shop: Shop, ways: list[str]) -> None
     """What is beyond the deadline does not grow with the number of sites."""
 
     async def submit(deadline: float) -> float:
-        async with AsyncExitStack() as stack:
-            proxies = {name: await stack.enter_async_context(Proxy(shop.clusters[name].port)) for name in SCHEMA}
-            conninfos = shop.conninfos(**{name: proxy.port for name, proxy in proxies.items()})
-            app = App(conninfos)
-            stack.push_async_callback(asyncio.to_thread, app.close, grace=0)
+        async with behind_proxies(shop) as (app, proxies):
             loop = asyncio.get_running_loop()
 
             async def freeze() -> None:
