@@ -107,7 +107,7 @@ $s->refused($_->[0], $_->[1], $_->[0]) for (
 	[ 'INSERT INTO external SELECT 1, t FROM compressed', '54000' ],
 	[ q[INSERT INTO shapes (id, j) SELECT 1, (repeat('[', 10000) || repeat(']', 10000))::jsonb], '54001' ],
 	[ 'INSERT INTO lies VALUES (1)', '25006' ]);
-is(scalar waiting('a', 0), 0, 'nothing of that is published');
+is(scalar waiting('a'), 0, 'nothing of that is published');
 
 # each replica's own
 $s->sql($_) for ('CREATE TEMP TABLE x (i int)', 'INSERT INTO x VALUES (1)', 'CREATE INDEX ON x (i)', 'ALTER TABLE x ADD y int',
@@ -178,7 +178,7 @@ SKIP:
 	$s->sql("SET transaction_timeout = '1s'; BEGIN; UPDATE acct SET n = 8 WHERE id = 3");
 	$s->send_sql('COMMIT');
 	$s->ends_refused('25P04', 'a timeout before the message is taken: nothing has happened');
-	is(scalar waiting('a', 0), 0, 'and it is not there to be taken');
+	is(scalar waiting('a'), 0, 'and it is not there to be taken');
 	$s = session($node{a}, 'client again');
 	$s->sql("SET transaction_timeout = '2s'; BEGIN; UPDATE acct SET n = 9 WHERE id = 3");
 	commit($s, 'a');

@@ -81,7 +81,7 @@ my $s = session($node{a}, 'client');
 my $t = session($node{b}, 'client of b');
 
 # Messages of `b` that are on their way to the log
-sub held { return map { (split / /)[1] } waiting('b', 10000); }
+sub held { return map { (split / /)[1] } published('b'); }
 
 # All replicas receive a command; what its session is told
 sub replicate
@@ -281,7 +281,7 @@ $joe->refused(q[SELECT mip.replicate_ddl('CREATE TABLE x (i int)')], '42501', 'w
 $ddl->refused(q[SELECT mip.replicate_ddl(set_config('x.y', lo_create(0)::text, true))], '0A000', 'arguments that do something else');
 mip_sql($node{a}, 'ALTER SEQUENCE numbers MAXVALUE 10');
 pass('a sequence is each replica\'s own');
-is(scalar waiting('a', 0), 0, 'nothing of that is published');
+is(scalar waiting('a'), 0, 'nothing of that is published');
 both(q[SELECT count(*) FROM pg_attribute WHERE attrelid = 'acct'::regclass AND attnum > 0], 4, 'nor done');
 
 # ---- beside transactions ----
@@ -466,7 +466,7 @@ all_are_same('once it is there', 'acct');
 # ---- interrupted, crashed, read again ----
 
 define($ddl, 'ALTER TABLE acct ADD z int');
-ok(scalar(grep { kind((split / /)[1]) eq 'D' } waiting('a', 10000)), 'its message is taken');
+ok(scalar(grep { kind((split / /)[1]) eq 'D' } published('a')), 'its message is taken');
 mip_sql($node{a}, q[SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT mip.replicate_ddl%' AND pid <> pg_backend_pid()]);
 $ddl->ends_refused('08007', 'cancelled: it is not known what becomes of it');
 

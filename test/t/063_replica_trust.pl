@@ -232,7 +232,7 @@ done($joe, 'INSERT INTO careless VALUES (-1)', 'names are not looked for in the 
 done($joe, q[INSERT INTO careless_name VALUES ('A')], 'nor in those of who applies', 'careless_name');
 $joe->sql('RESET search_path');
 $s->refused('INSERT INTO looking VALUES (1)', '42P01', 'what the caller only finds is not there');
-is(scalar waiting('a', 0), 0, 'so it is not published');
+is(scalar waiting('a'), 0, 'so it is not published');
 $joe->sql('CREATE TEMP VIEW lookup AS SELECT 1 AS n');
 $joe->refused("INSERT INTO $_", '0A000', "temporary objects, which functions may find: $_") for ('looking VALUES (2)', q[arrays VALUES (1, '{1}')]);
 done($joe, 'INSERT INTO j.later VALUES (2)', 'where there are no functions they may be', 'j.later');
@@ -248,7 +248,7 @@ $s->refused('INSERT INTO lying VALUES (1, 11)', '25006', 'a function that writes
 done($s, 'INSERT INTO lying VALUES (1, 1)', 'or not', 'lying', 'lookup');
 $s->refused('UPDATE lying SET n = 12 WHERE id = 1', '25006', 'of an update');
 $s->refused('DELETE FROM lying WHERE id = 9', '25006', 'for a key of a row that goes');
-is(scalar waiting('a', 0), 0, 'nothing of that is published');
+is(scalar waiting('a'), 0, 'nothing of that is published');
 all_are_same('what it has written', 'lookup', 'lying');
 
 # ---- who may not name a table ----
@@ -388,7 +388,7 @@ SKIP:
 		q[SET default_toast_compression = lz4; SELECT mip.replicate_ddl('CREATE INDEX chosen_t ON chosen (t)')],
 		q[SET default_toast_compression = pglz; SELECT mip.replicate_ddl('CREATE INDEX chosen_t ON chosen (t)')];
 }
-is(scalar waiting('a', 0), 0, 'nothing of that is published');
+is(scalar waiting('a'), 0, 'nothing of that is published');
 
 # ---- temporary definitions ----
 
@@ -424,7 +424,7 @@ defined_everywhere('ALTER TYPE j.row ADD ATTRIBUTE f public.recent');
 $joe->refused(q[INSERT INTO j.in_row VALUES (2, NULL)], '0A000', 'a new part of a type');
 defined_everywhere('ALTER FUNCTION j.f(int) OWNER TO joe');
 $joe->refused('INSERT INTO j.indexed VALUES (2)', '0A000', 'a function that is handed over');
-is(scalar waiting('a', 0), 0, 'nothing of that is published');
+is(scalar waiting('a'), 0, 'nothing of that is published');
 all_are_same('all of it', 'j.indexed', 'j.later', 'careless', 'opening');
 
 leave_site($_) for sort keys %node;

@@ -8,10 +8,11 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use MipTest;
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(@log %node %applier %behind first_replica start_applier after_crash join_site leave_site waiting kind take receive_sql receive
-  commit all_are_same done define executed waits append_news);
+our @EXPORT = qw(@log %node %applier %behind first_replica start_applier after_crash join_site leave_site waiting published kind take receive_sql
+  receive commit all_are_same done define executed waits append_news);
 
 our @log;		# messages, in hexadecimal
 our %node;
@@ -68,14 +69,25 @@ sub join_site
 	return;
 }
 
-# Messages that are waiting at a replica, "ID MESSAGE"; but for what it tells of itself, now and then
+# Messages that are waiting at a replica, "ID MESSAGE"; but for what it tells of itself, now and then. They may come in
+# so many milliseconds.
 sub waiting
 {
 	my ($member, $timeout) = @_;
+	$timeout //= 0;
 	my $sql = "SELECT id || ' ' || encode(message, 'hex') FROM mip.replica_take(timeout_ms => $timeout)";
 	my @found;
 	do { @found = split /\n/, mip_sql($node{$member}, $sql) } while (@found && !grep { !tells($_) } @found);
 	return grep { !tells($_) } @found;
+}
+
+# The same, where there are some, or will be: a definition may take its time
+sub published
+{
+	my ($member) = @_;
+	my @found = waiting($member, 1000 * $PostgreSQL::Test::Utils::timeout_default);
+	die "nothing is published at $member" unless @found;
+	return @found;
 }
 
 sub kind { return chr hex substr $_[0], 10, 2; }
@@ -86,7 +98,7 @@ sub take
 {
 	my ($member) = @_;
 	my @ids;
-	for (waiting($member, 10000))
+	for (published($member))
 	{
 		my ($id, $message) = split / /;
 		push @ids, $id;

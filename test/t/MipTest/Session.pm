@@ -38,15 +38,32 @@ sub send_sql
 	return $self;
 }
 
+# What psql says behind a statement, at both outputs
+sub mark { return qr/done $_[0]{count}\.\r?\n/; }
+
+sub has_said
+{
+	my ($self, $mark) = @_;
+	return $self->{psql}{stdout} =~ $mark && $self->{psql}{stderr} =~ $mark;
+}
+
+# Has the statement sent last come to its end?
+sub is_over
+{
+	my ($self) = @_;
+	eval { $self->{psql}{run}->pump_nb };
+	return $self->has_said($self->mark);
+}
+
 # Waits for a statement's end: (output, error). The end of the session is one.
 sub finish
 {
 	my ($self) = @_;
 	my $psql = $self->{psql};
-	my $mark = qr/done $self->{count}\.\r?\n/;
+	my $mark = $self->mark;
 
 	$psql->{timeout}->start($PostgreSQL::Test::Utils::timeout_default);
-	while ($psql->{stdout} !~ $mark || $psql->{stderr} !~ $mark)
+	while (!$self->has_said($mark))
 	{
 		my $goes_on = eval { $psql->{run}->pump };
 		die "$self->{name}: timed out" if $psql->{timeout}->is_expired;
