@@ -6,8 +6,8 @@
 The same transfer between two sites, by nodes (app servers, see nodes/) of pgmip, of plain two-phase commit with a
 forced log of decisions, of Narayana and of Atomikos through JDBC's XA; all but pgmip with a row for an idempotency key,
 else nobody could send a request again. pgmip unflushed has mip.synchronous_commit_prepared = off, which is as durable;
-pgmip early answers before the second phase (`wait_for_commit=False`). Measured in rounds, one after another: rate,
-latencies, flushes, round trips, and the processor time of the client.
+pgmip early answers before the second phase (`wait_for_commit=False`), pgmip threads has the App of pgmip.sync. Measured
+in rounds, one after another: rate, latencies, flushes, round trips, and the processor time of the client.
 
 Then a node is killed with 32 transactions under way, beside another one that stays well. A third one is sent the same
 requests at once, and a new node of the dead one's name starts ten seconds later, to recover as it does by default.
@@ -34,11 +34,11 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from .places import EARLY, PYTHON, SITES, UNFLUSHED, Places, Rows, relayed
+from .places import EARLY, PYTHON, SITES, THREADS, UNFLUSHED, Places, Rows, relayed
 from .processes import NODES, Node
 from .rounds import interleaved, machine, percentile
 
-CONTENDERS = ("pgmip", UNFLUSHED, EARLY, "plain", "narayana", "atomikos")
+CONTENDERS = ("pgmip", UNFLUSHED, EARLY, THREADS, "plain", "narayana", "atomikos")
 IN_FLIGHT, HEALTHY = 32, 8  # sessions of the node that dies, and of the one that does not
 BEFORE, RESTART = 5.0, 10.0  # seconds of load before the death, and from there to the new node of that name
 NEVER = float("inf")

@@ -18,7 +18,8 @@ from .rounds import METHODS, create_database, flushes
 
 UNFLUSHED = "pgmip unflushed"  # commits by mip.synchronous_commit_prepared = off
 EARLY = "pgmip early"  # answers when a transaction is decided, and commits it then
-PYTHON = ("pgmip", UNFLUSHED, EARLY, "plain")  # contenders; the others are Java's
+THREADS = "pgmip threads"  # pgmip.sync
+PYTHON = ("pgmip", UNFLUSHED, EARLY, THREADS, "plain")  # contenders; the others are Java's
 SITES = ("left", "right")
 ACCOUNTS = 10_000
 POLL = 0.02

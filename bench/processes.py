@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .places import ACCOUNTS, PYTHON, Places
+from .places import ACCOUNTS, PYTHON, THREADS, Places
 
 NODES = Path(__file__).parent / "nodes"
 TOP = Path(__file__).parent.parent
@@ -46,7 +46,7 @@ class Node:
         self.journal_path = folder / journal
         self.journal_path.write_text("")
         self.log = (folder / f"{journal}.log").open("w")
-        program = [sys.executable, "-m", "bench.nodes.node"]
+        program = [sys.executable, "-m", "bench.nodes.threads" if contender == THREADS else "bench.nodes.node"]
         if contender not in PYTHON:
             program = ["java", "-cp", classpath, "bench.Node"]
         arguments = [

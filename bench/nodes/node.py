@@ -1,4 +1,5 @@
-"""An app server of bench/coordinators.py: pgmip, or plain two-phase commit. Node.java is the same with JDBC.
+"""An app server of bench/coordinators.py: pgmip, or plain two-phase commit. threads.py is the same with pgmip.sync, and
+Node.java with JDBC.
 
     python -m bench.nodes.node CONTENDER NAME LEFT RIGHT SESSIONS ACCOUNTS FOLDER JOURNAL [REQUESTS]
 
@@ -14,24 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from pgmip import App, Tx
-from pgmip.xinst import new_xid
 
 import workload.tx
 from workload.plain import Coordinator, recover
 
-from ..places import EARLY
-
-MOVE = "UPDATE account SET balance = balance + %s WHERE a_id = %s"
-PAUSE = 0.05
-DEADLINE = 3600.0
+from ..places import EARLY, SITES
+from .requests import DEADLINE, MOVE, PAUSE, Journal, random_request, read_requests
 
 Submit = Callable[[str, int, int], Awaitable[Any]]
 Close = Callable[[], Awaitable[None]]
@@ -43,7 +38,7 @@ async def pgmip_submit(sites: dict[str, str], sessions: int, *, early: bool) -> 
         sites, pool_size=size, pool_min_size=size, deadline=DEADLINE, attempts=10**6, wait_for_commit=not early
     )
 
-    @app.transaction(sites=("left", "right"))
+    @app.transaction(sites=SITES)
     async def transfer(tx: Tx, request: Any) -> Any:
         tx.left.finish_with(MOVE, (-1, request[0]))
         tx.right.finish_with(MOVE, (1, request[1]))
@@ -70,47 +65,42 @@ async def plain_submit(name: str, sites: dict[str, str], sessions: int, folder: 
 
 
 class Node:
-    def __init__(self, submit: Submit, journal: Path) -> None:
+    def __init__(self, submit: Submit, journal: Journal) -> None:
         self.submit = submit
-        self.journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.journal = journal
         self.over = False
 
-    def note(self, line: str) -> None:
-        os.write(self.journal, f"{line}\n".encode())
-
     async def answer(self, key: str, source: int, target: int) -> None:
-        self.note(f"b {key} {source} {target}")
-        began = time.monotonic_ns()
+        began = self.journal.begins(key, source, target)
         while not self.over:
             try:
                 await self.submit(key, source, target)
-                self.note(f"e {key} {began} {time.monotonic_ns()}")
+                self.journal.answered(key, began)
                 return
             except Exception as error:
-                self.note(f"x {key} {' '.join(str(error).split())}")
+                self.journal.failed(key, error)
                 await asyncio.sleep(PAUSE)
 
     async def loop(self, accounts: int) -> None:
         while not self.over:
-            await self.answer(new_xid(), random.randint(1, accounts), random.randint(1, accounts))
+            await self.answer(*random_request(accounts))
 
 
 async def main(
     contender: str, name: str, left: str, right: str, sessions: str, accounts: str, folder: str, journal: str,
     requests: str = "",
 ) -> None:  # fmt: skip
-    sites = {"left": left, "right": right}
+    sites = dict(zip(SITES, (left, right), strict=True))
     if contender.startswith("pgmip"):
         submit, close = await pgmip_submit(sites, int(sessions), early=contender == EARLY)
     else:
         submit, close = await plain_submit(name, sites, int(sessions), Path(folder))
-    node = Node(submit, Path(journal))
+    node = Node(submit, Journal(Path(journal)))
     print("ready", flush=True)
     if not await asyncio.to_thread(sys.stdin.readline):
         os._exit(0)
     if requests:
-        lines = Path(requests).read_text().splitlines()  # noqa: ASYNC240
-        work = [node.answer(key, int(a), int(b)) for key, a, b in map(str.split, lines)]
+        work = [node.answer(*request) for request in read_requests(Path(requests))]
     else:
         work = [node.loop(int(accounts)) for _ in range(int(sessions))]
     tasks = [asyncio.create_task(one) for one in work]
