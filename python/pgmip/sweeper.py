@@ -282,8 +282,10 @@ class Sweeper:
 
     async def _notification(self, conn: Connection) -> None:
         """Wait until there is something to look at, or until it is time to look anyway."""
-        async for _ in conn.notifies(timeout=self._interval * random.uniform(0.8, 1.2), stop_after=1):
-            pass
+        timeout = self._interval * random.uniform(0.8, 1.2)
+        async with contextlib.aclosing(conn.notifies(timeout=timeout, stop_after=1)) as notifications:
+            async for _ in notifications:
+                pass
 
     async def _old(self, conn: Connection) -> list[str]:
         """The requests that are in doubt here, and old enough to be looked at."""
