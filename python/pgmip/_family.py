@@ -173,6 +173,7 @@ class Family:
 
     async def is_in_the_way(self, xinst: int) -> bool:
         """Whether one's own instance waits for a lock while a sibling is in doubt, which others may wait for."""
+        self._own.add(xinst)
         return await self._asking.waits(self._sites, xinst) and await self._is_in_doubt(xinst)
 
     async def run(

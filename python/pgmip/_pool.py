@@ -139,9 +139,9 @@ class Pool:
 
     def spare(self) -> PooledConnection | None:
         """One for a transaction that a thread runs by itself, and puts back into `spares`; None where there is none at
-        hand, or the site may be down.
+        hand.
         """
-        return None if self._circuit.broken else self.spares.take(_TRUSTED)
+        return self.spares.take(_TRUSTED)
 
     @asynccontextmanager
     async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[PooledConnection]:
@@ -277,7 +277,8 @@ class Pool:
     async def _check_up(
         self, pool: AsyncConnectionPool[PooledConnection], patience: float = _FOR_EVER
     ) -> None:
-        if self._circuit.broken and not pool.get_stats()["pool_available"]:
+        any_idle = pool is self._transactions and self.spares.any_idle
+        if self._circuit.broken and not (any_idle or pool.get_stats()["pool_available"]):
             await self._circuit.wait_closed(patience)
 
     async def _check(

@@ -143,6 +143,17 @@ class Portal:
         self._process.check()
         self._tell(lambda loop: loop.call_soon_threadsafe(lambda: function(*args, **kwargs)))
 
+    def soon_without_waiting(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """The same, by a thread that somebody may wait for who has been interrupted in a call, and calls again or
+        closes: not even for the lock. Raises RuntimeError where the loop is closed; while it closes it may not hear.
+        """
+        loop = self._loop
+        if loop is None:
+            raise Closed(f"{self._name} has no event loop")
+        loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
+        if loop.is_closed():
+            raise Closed(f"{self._name} is closed")
+
     def is_running(self) -> bool:
         """Whether it has been called, and has not been closed. Raises RuntimeError as `call` does."""
         self._check_caller()

@@ -99,6 +99,11 @@ class Spares:
             return stale
 
     @property
+    def any_idle(self) -> bool:
+        """Whether nobody uses one of them."""
+        return bool(self._idle)
+
+    @property
     def any_left(self) -> bool:
         """Whether there are some, idle or not."""
         return bool(self._all)

@@ -112,8 +112,8 @@ class Straight(Ending):
         self.xinst = new_xinst()
         self.request = request
         self.deadline = deadline
-        self.job: Job[Committed | Tried | None]
-        """Made by `to_do`. Its result is None where nothing has been done, for want of a connection at hand."""
+        self.job: Job[None]
+        """Made by `to_do`."""
         self.submitter = threading.get_ident()
         """The thread that made this, and waits."""
         self.is_known = threading.Event()
@@ -136,11 +136,25 @@ class Straight(Ending):
         self._late: Ended | None = None
         self._siblings = set[int]()
         self._given_up = set[tuple[str, int]]()
+        self._heard: list[psycopg.Error] = []  # of the sites, where it has been stopped
+        self._has_taken = False
+        self._outcome: Committed | Tried | None = None  # once that is known
 
     def to_do(self, handler: Callable[[Mapping[str, Branch]], Any], run: Callable[..., Any]) -> Job[Any]:
         """What a worker has to do: `run` is what runs it, as in a context."""
         self.job = Job(functools.partial(run, self._run, handler))
         return self.job
+
+    @property
+    def outcome(self) -> Committed | Tried | None:
+        """What has become of it, once its job is over. None where nothing has been done, for want of a connection at
+        hand.
+        """
+        if not self.job.is_over:
+            return None
+        if self._outcome is None and self._has_taken:  # interrupted from outside where nothing is handled
+            return self._tried(Ended({}, RuntimeError("the attempt was interrupted"), left=True, exposed=True))
+        return self._outcome
 
     @property
     def is_shown(self) -> bool:
@@ -167,7 +181,7 @@ class Straight(Ending):
         try:
             self.check_open()
             _here.drives = True
-            sys.set_asyncgen_hooks(finalizer=self._drop)
+            sys.set_asyncgen_hooks(None, self._drop)  # an event loop of the handler's own has no part in it
             return drive(work)
         except BaseException:
             self.check_open()
@@ -194,16 +208,17 @@ class Straight(Ending):
 
     # -- in a worker ---------------------------------------------------------------------------------------------------
 
-    def _run(self, handler: Callable[[Mapping[str, Branch]], Any]) -> Committed | Tried | None:
+    def _run(self, handler: Callable[[Mapping[str, Branch]], Any]) -> None:
         try:
             if not self._take():
-                return None
+                return
+            self._has_taken = True
             self._is_begun.set()
             ended = self._stopped or self._attempt(handler)
-            return self._commit(ended.mipts) if ended.error is None else self._tried(ended)
+            self._outcome = self._commit(ended.mipts) if ended.error is None else self._tried(ended)
         except BaseException as error:  # what nobody has foreseen says nothing of the request
             exposed = self.may_be_prepared or self._votes_are_out
-            return self._tried(Ended({}, error, left=exposed, exposed=exposed, words=self._words()))
+            self._outcome = self._tried(Ended({}, error, left=exposed, exposed=exposed, words=self._words()))
         finally:
             if self._process.is_this:
                 with contextlib.suppress(BaseException):  # nothing there changes what has become of it
@@ -245,8 +260,7 @@ class Straight(Ending):
                 branch.handler_returned()
         with self._lock:
             if self._stopped is not None:
-                failed = self._failed(raised or NotTried(), None)  # what the sites have said
-                return replace(self._stopped, by_handler=failed.by_handler, exposed=failed.exposed, words=failed.words)
+                return self._as_known(self._stopped)
             self._stage = _Stage.LAST
         self._held = [line for line in self._lines.values() if line.turn.acquire(blocking=False)]
         ended = self._conclude(result, raised)
@@ -360,6 +374,7 @@ class Straight(Ending):
             self._siblings.update(xinsts)
             if self._stage is _Stage.HANDLER and self._stopped is None:
                 self._stopped = self._not_alone()
+        self.job.wake()  # as the handler may go on for long
 
     def _not_alone(self) -> Ended:
         error = NotAlone("the request is at other servers, too")
@@ -376,7 +391,8 @@ class Straight(Ending):
         still_open = [line for line in self._held if not (line.is_given or line.is_asked or line.is_idle)]
         driven([line.branch.rollback(self.deadline.step()) for line in still_open])
         for line in self._held:
-            self._give(line)
+            with contextlib.suppress(BaseException):  # what strikes this thread from outside has no part in the others
+                self._give(line)
         if others := [line for line in lines if line not in self._held]:
             self._end_from_here(others)
         dropped, self._dropped = self._dropped, None
@@ -399,7 +415,7 @@ class Straight(Ending):
             line.conn.abandon()
         if not line.pool.spares.put(line.conn, used=line.branch.begun):
             try:
-                self._portal.soon(line.pool.give_soon, line.conn)
+                self._portal.soon_without_waiting(line.pool.give_soon, line.conn)
             except RuntimeError:  # there is no event loop any more
                 line.conn.abandon()
 
@@ -439,23 +455,23 @@ class Straight(Ending):
     # -- in the event loop ---------------------------------------------------------------------------------------------
 
     async def watch(self, turn: float, in_the_way: Callable[[], Awaitable[bool]]) -> Committed | Tried | None:
-        """What becomes of its job. It is stopped at the deadline, and where this is cancelled; and, each `turn` (in
-        seconds), where it waits for a lock while somebody who is `in_the_way` may wait for us.
+        """What becomes of it. It is stopped where it has met somebody, at the deadline, and where this is cancelled;
+        and, each `turn` (in seconds), where it waits for a lock while somebody who is `in_the_way` may wait for us.
         """
         self.is_known.set()
         try:
             self._show_soon(_POLL)
-            while not await self.job.wait_in_loop(min(turn, self.deadline.left)):
-                why = await self._why_stop(in_the_way)
+            while not await self.job.wait_in_loop(min(turn, self.deadline.left), lambda: self._stopped is not None):
+                why = self._stopped or await self._why_stop(in_the_way)
                 if why is not None and await self._stop(why):
-                    return self._tried(why)
+                    return self._outcome or self._tried(self._as_known(why))
         except BaseException:
             await uninterrupted(self._stop(self._not_in_time(TimeoutError("it was cancelled"))))
             raise
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-        return self.job.result
+        return self.outcome
 
     def _show_soon(self, pause: float) -> None:
         """Once it has begun. In a thread, as that may wait; one that the loop would not wait for, nor need."""
@@ -476,7 +492,7 @@ class Straight(Ending):
     @property
     def left(self) -> set[int]:
         """Its instance, where that may be prepared somewhere when it has ended."""
-        tried = self.job.result
+        tried = self.outcome
         is_left = isinstance(tried, Tried) and (tried.ended.left or tried.ended.error is None)
         return {self.xinst} if is_left else set()
 
@@ -490,7 +506,13 @@ class Straight(Ending):
         return None if self.deadline.left else self._not_in_time(TimeoutError("the deadline has passed"))
 
     def _not_in_time(self, error: Exception, retry: bool = False) -> Ended:
-        return replace(self._failed(error, error), retry=retry, stuck=retry)
+        return Ended({}, error, error, retry=retry, stuck=retry)
+
+    def _as_known(self, why: Ended) -> Ended:
+        """Why it has ended before its handler, with what the sites have said, when no statement is under way."""
+        failed = self._failed(NotTried(), None)
+        words = (*self._heard, *failed.words)
+        return replace(why, by_handler=failed.by_handler, exposed=failed.exposed, words=words)
 
     async def _stop(self, why: Ended) -> bool:
         """End it, if it has not come to its end by now, and have its transactions rolled back; whether that is so, and
@@ -504,6 +526,7 @@ class Straight(Ending):
             stage = self._stage
         lines = tuple(self._lines.values())
         if stage is _Stage.HANDLER:
+            self.job.drop()  # nor is it begun
             await self._end_all(lines)
             return True
         if stage is _Stage.LAST:
@@ -544,6 +567,8 @@ class Straight(Ending):
         try:
             given, line.is_given = line.is_given, True
             if not given:
+                if (failure := line.branch.failure) is not None:  # what it says now
+                    self._heard.append(failure)
                 line.conn.abandon()
         finally:
             line.turn.release()

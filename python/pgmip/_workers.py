@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
+from ._process import Process
+
 __all__ = ["Job", "Workers"]
 
 T = TypeVar("T")
@@ -30,6 +32,7 @@ class Job(Generic[T]):
         self._over = _thread.allocate_lock()
         self._over.acquire()
         self._callbacks: list[Callable[[], object]] = []
+        self._waiters: list[Callable[[], None]] = []  # in event loops
         self.is_over = False
         """Whether it has ended, or will not begin."""
         self.result: T | None = None
@@ -44,19 +47,28 @@ class Job(Generic[T]):
         try:
             self.result = work()
         finally:
-            self._end()
+            self.end()
 
     def drop(self) -> None:
         """Have it not begin, if it has not by now."""
         if self._claim.acquire(blocking=False):
             self._work = None
-            self._end()
+            self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """It is over, and nobody runs it; once more where that has been interrupted."""
         self.is_over = True
-        self._over.release()
+        with contextlib.suppress(RuntimeError):  # it is by now
+            self._over.release()
         for callback in tuple(self._callbacks):
             callback()
+        self._callbacks.clear()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have whoever waits for it in an event loop look again."""
+        for waiter in tuple(self._waiters):
+            waiter()
 
     def wait(self, seconds: float) -> bool:
         """Whether it is over by then."""
@@ -70,28 +82,28 @@ class Job(Generic[T]):
         if self.is_over:
             callback()
 
-    async def wait_in_loop(self, seconds: float | None = None) -> bool:
-        """The same in an event loop."""
+    async def wait_in_loop(self, seconds: float | None = None, or_until: Callable[[], bool] = bool) -> bool:
+        """The same in an event loop, which does not wait for longer where `or_until` is so, of which `wake` tells."""
         loop, here = asyncio.get_running_loop(), threading.current_thread()
-        over = asyncio.Event()
+        woken = asyncio.Event()
 
-        def tell() -> None:
+        def wake() -> None:
             if threading.current_thread() is here:
-                over.set()
+                woken.set()
                 return
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(over.set)
+                loop.call_soon_threadsafe(woken.set)
 
-        self.call_when_over(tell)
+        self._waiters.append(wake)
         try:
-            if not over.is_set():
-                async with asyncio.timeout(seconds):
-                    await over.wait()
+            async with asyncio.timeout(seconds):
+                while not (self.is_over or or_until()):
+                    await woken.wait()
+                    woken.clear()
         except TimeoutError:
             pass
         finally:
-            with contextlib.suppress(ValueError):
-                self._callbacks.remove(tell)
+            self._waiters.remove(wake)
         return self.is_over
 
 
@@ -153,7 +165,7 @@ class _State:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.all = 0
-        self.idle = 0
+        self.idle = set[object]()
         self.closed = False
 
 
@@ -163,15 +175,15 @@ def _begin_another(jobs: queue.SimpleQueue[Job[Any] | None], state: _State, most
         if state.idle or state.all >= most or state.closed:
             return
         state.all += 1
-        state.idle += 1
         number = state.all
+        state.idle.add(me := object())
     try:
-        words = (jobs, state, most, name)
+        words = (me, jobs, state, most, name)
         threading.Thread(target=_work, args=words, name=f"{name}_{number - 1}", daemon=True).start()
     except BaseException:  # there is no room for one more, say
         with state.lock:
             state.all -= 1
-            state.idle -= 1
+            state.idle.discard(me)
         if not state.all:
             raise
 
@@ -183,21 +195,28 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return None, error
 
 
-def _work(jobs: queue.SimpleQueue[Job[Any] | None], state: _State, most: int, name: str) -> None:
-    while True:
-        job = jobs.get()
-        if job is None:
-            break
-        with state.lock:
-            state.idle -= 1
-        if state.closed:
-            job.drop()
-        else:
-            with contextlib.suppress(BaseException):  # none of it is the worker's
-                _begin_another(jobs, state, most, name)
-            with contextlib.suppress(BaseException):
+def _work(
+    me: object, jobs: queue.SimpleQueue[Job[Any] | None], state: _State, most: int, name: str
+) -> None:
+    process, job = Process("this thread"), None
+    process.check()
+    while process.is_this:  # else a handler has forked it
+        # None of it is the worker's. What strikes a thread from outside, as a handler's time-out that comes late, may
+        # do so anywhere.
+        with contextlib.suppress(BaseException):
+            if job is not None:
+                job.end()
+                job = None  # and what it knows, until there is another one
+            with state.lock:
+                state.idle.add(me)
+            job = jobs.get()
+            if job is None:
+                break
+            with state.lock:
+                state.idle.discard(me)
+            if not state.closed:
+                with contextlib.suppress(BaseException):  # no room for one more, say
+                    _begin_another(jobs, state, most, name)
                 job.run()
-        del job  # and what it knows, until there is another one
-        with state.lock:
-            state.idle += 1
-    jobs.put(None)  # for the others
+    if process.is_this:
+        jobs.put(None)  # for the others

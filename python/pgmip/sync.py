@@ -436,7 +436,7 @@ def _soon(straight: Straight) -> Committed | Tried | None:
     for seconds in (_MOMENT, _LONGER):
         if straight.job.wait(min(seconds, straight.deadline.left)) or not straight.is_shown:
             break
-    return straight.job.result
+    return straight.outcome
 
 
 def _closed(xid: str | None) -> Unknown:

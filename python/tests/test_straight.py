@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import math
 import os
 import secrets
@@ -32,7 +33,7 @@ from pgmip._blocking import Exchange, drive, driven
 from pgmip._connection import PooledConnection
 from pgmip._deadline import OVERTIME
 from pgmip._spares import Spares
-from pgmip._straight import Committed, Straight, Tried
+from pgmip._straight import Straight
 from pgmip._workers import Job, Workers
 from pgmip.observe import Observer
 from pgmip.sync import App, Tx
@@ -75,10 +76,9 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     run = Straight._run
 
-    def noting(straight: Straight, handler: Any) -> Committed | Tried | None:
-        told = run(straight, handler)
-        seen.append(type(told).__name__)
-        return told
+    def noting(straight: Straight, handler: Any) -> None:
+        run(straight, handler)
+        seen.append(type(straight._outcome).__name__)
 
     monkeypatch.setattr(Straight, "_run", noting)
     return seen
@@ -330,6 +330,37 @@ def test_a_sibling_comes_meanwhile(shop: Shop, ways: list[str], step: str | None
     shop.assert_clean()
 
 
+@pytest.mark.parametrize("met", ["at once", "when the loop knows of it"])
+def test_a_handler_that_goes_on_beside_a_sibling(
+    server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch, met: str
+) -> None:
+    """Nobody waits for it, and it keeps no locks."""
+    monkeypatch.setattr(_family, "_FIRST_TURN", float(PATIENCE))
+    app, runs, released = server(), list[int](), threading.Event()
+
+    @app.transaction(sites=("store", "bank"))
+    def slow(tx: Tx, request: Any) -> Any:
+        runs.append(tx.xinst)
+        if len(runs) == 1 and met != "at once":
+            (straight,) = app._straight
+            straight.is_known.wait(PATIENCE)
+            time.sleep(0.1)
+        tx.store.execute("SELECT FROM item WHERE i_id = 1 FOR UPDATE")
+        if len(runs) == 1:
+            released.wait(PATIENCE)
+        return buy(tx, request)
+
+    app._app._transactions["buy"], xid = app._app._transactions["slow"], new_xid()
+    elsewhere(shop, "buy", BUY, xid, "prepared-first-site")
+    result = app.submit("slow", BUY, xid, deadline=PATIENCE / 2)
+    assert not ways  # it is still at it
+    assert len(runs) == 2
+    released.set()
+    _until(lambda: ways == ["Tried"])
+    shop.assert_once(xid, result)
+    shop.assert_clean()
+
+
 # -- connections and sites -----------------------------------------------------------------------------------------
 
 
@@ -468,6 +499,27 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 # -- an attempt that takes long ------------------------------------------------------------------------------------
+
+
+def test_a_site_that_takes_no_more_connections(
+    server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that there are serve, by both ways."""
+    app = server()
+
+    async def refused(self: Any) -> None:
+        raise psycopg.OperationalError("too many clients")
+
+    monkeypatch.setattr(_pool.Pool, "_probe", refused)
+    for pool in app._app._pools.values():
+        monkeypatch.setattr(pool._circuit, "_probe", pool._probe)
+        app._portal.soon(pool._circuit.connected, psycopg.OperationalError("too many clients"))
+    _until(lambda: all(pool._circuit.broken for pool in app._app._pools.values()))
+    app.submit("buy", BUY)
+    assert ways == ["Committed"]
+    app.on_step(lambda step: None)
+    app.submit("buy", BUY)
+    assert ways == ["Committed"]
 
 
 def test_a_site_knows_of_a_slow_handler(server: Server, shop: Shop, ways: list[str]) -> None:
@@ -619,6 +671,27 @@ def test_closed_meanwhile(server: Server, shop: Shop, ways: list[str], grace: fl
     shop.assert_clean()
 
 
+def test_it_does_not_meet_itself(
+    server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a lock, and looks who else is there."""
+    monkeypatch.setattr(_family, "_FIRST_TURN", 0.1)
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    def ends(tx: Tx, request: Any) -> None:
+        tx.store.execute("SELECT FROM item WHERE i_id = 1 FOR UPDATE")
+        tx.store.execute("COMMIT")
+
+    with psycopg.connect(shop.conninfos()["store"]) as rival:
+        rival.execute("SELECT FROM item WHERE i_id = 1 FOR UPDATE")
+        threading.Timer(1, rival.rollback).start()
+        with pytest.raises(NothingHappened):
+            app.submit("ends", None, new_xid())
+    assert ways == ["Tried"]
+    shop.assert_clean()
+
+
 # -- what adversaries have found -----------------------------------------------------------------------------------
 
 
@@ -654,6 +727,96 @@ async def test_the_network_goes_before_the_commit(
         async with make_app(shop.conninfos()) as other:
             assert await other.submit("buy", BUY, xid=told[0]) == caught.value.result
     shop.assert_once(told[0], caught.value.result)
+    shop.assert_clean()
+
+
+async def test_what_has_been_prepared_is_not_forgotten(
+    shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where something interrupts the thread when it has come to its end, as a handler's time-out that strikes late."""
+    prepare = Straight._prepare
+
+    async with behind_proxies(shop, step_timeout=1) as (app, proxies):
+        await asyncio.to_thread(warm_up, app)
+        loop, xids = asyncio.get_running_loop(), list[str]()
+
+        async def down() -> None:
+            for proxy in proxies.values():
+                proxy.down()
+
+        def preparing(straight: Straight, result: str) -> Any:
+            prepare(straight, result)
+            asyncio.run_coroutine_threadsafe(down(), loop).result()
+            xids.append(straight.xid)
+            monkeypatch.setattr(straight, "_tried", mock.Mock(side_effect=[KeyboardInterrupt, mock.DEFAULT]))
+            raise SystemExit
+
+        monkeypatch.setattr(Straight, "_prepare", preparing)
+        with pytest.raises(Unknown):
+            await asyncio.to_thread(app.submit, "buy", BUY, deadline=3)
+        for proxy in proxies.values():
+            proxy.heal()
+        async with make_app(shop.conninfos()) as other:
+            assert (await other.resolve(xids[0])) is not None
+    assert len(shop.effects(xids[0])[0]) == 1
+    shop.assert_clean()
+
+
+def test_it_ends_while_the_portal_is_held(server: Server, shop: Shop, ways: list[str]) -> None:
+    """By a call that a signal handler has interrupted, say, which closes the App and waits for this one."""
+    app = server()
+    with contextlib.ExitStack() as stack:
+        for pool in app._app._pools.values():
+            stack.callback(setattr, pool.spares, "_wanted", 0)
+            pool.spares._wanted = 1  # so that no connection is kept
+        with ThreadPoolExecutor(1) as thread, app._portal._lock:
+            thread.submit(app.submit, "buy", BUY).result(PATIENCE)
+    assert ways == ["Committed"]
+    _until(lambda: not any(pool.spares._all for pool in app._app._pools.values()))
+    shop.assert_clean()
+
+
+def test_what_nobody_waits_for_is_not_kept(shop: Shop, ways: list[str]) -> None:
+    """A request that has not been begun by its deadline."""
+    with App(shop.conninfos(), threads=1) as app:
+        released, runs = threading.Event(), list[str]()
+
+        @app.transaction(sites=("store", "bank"))
+        def waits(tx: Tx, request: Any) -> None:
+            runs.append(tx.xid)
+            released.wait(PATIENCE)
+
+        warm_up(app)
+        with ThreadPoolExecutor(1) as thread:
+            first = thread.submit(app.submit, "waits", None, deadline=PATIENCE)
+            _until(lambda: len(runs) == 1)
+            for _ in range(5):
+                with pytest.raises(NothingHappened):
+                    app.submit("waits", None, deadline=0.05)
+            assert len(app._straight) == 1
+            released.set()
+            first.result()
+        assert len(runs) == 1
+    shop.assert_clean()
+
+
+def test_an_event_loop_of_the_handlers_own(server: Server, shop: Shop, ways: list[str]) -> None:
+    """What is entered in it is not ended with it."""
+    app = server()
+
+    @app.transaction(sites=("store", "bank"))
+    def enters(tx: Tx, request: Any) -> None:
+        with ExitStack() as stack:
+
+            async def enter() -> None:
+                stack.enter_context(tx.store.savepoint())
+
+            asyncio.run(enter())
+            tx.store.execute(ORDER, (tx.xid, tx.xinst))
+
+    app.submit("enters", None, xid := new_xid())
+    assert len(shop.effects(xid)[0]) == 1
+    assert ways == ["Committed"]
     shop.assert_clean()
 
 
@@ -765,7 +928,6 @@ def test_a_handler_that_forks(server: Server, shop: Shop, ways: list[str], how: 
         if child:
             os.waitpid(child, 0)
             return "the parent's"
-        threading.Timer(1, os._exit, (0,)).start()
         if how == "raises":
             tx.bank.execute("SELECT 1")
         return "the child's"
@@ -978,6 +1140,42 @@ def test_threads_are_begun_as_needed() -> None:
     assert [thread.name for thread in threading.enumerate()].count("some_0") == 1
     del workers
     _until(lambda: not any(thread.name.startswith("some_") for thread in threading.enumerate()))
+
+
+def test_threads_are_interrupted() -> None:
+    """By a handler's time-out that strikes late, say: the others go on, and what one was at is over."""
+
+    class Struck(Job[None]):
+        ends = 0
+
+        def end(self) -> None:
+            self.ends += 1
+            if self.ends == 1:
+                raise KeyboardInterrupt
+            super().end()
+
+    def both() -> bool:
+        together = threading.Barrier(3)
+        for _ in range(2):
+            workers.put(Job(lambda: together.wait(1)))
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(1)
+        return not together.broken
+
+    workers = Workers(2, "struck")
+    workers.begin()
+    for _ in range(2):
+        struck = Struck(lambda: None)
+        workers.put(struck)
+        assert struck.wait(PATIENCE)
+    _until(both)
+    _until(lambda: len(workers._state.idle) == 2)
+    for thread in threading.enumerate():
+        if thread.name.startswith("struck_"):
+            word = ctypes.c_ulong(thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(word, ctypes.py_object(KeyboardInterrupt))
+    _until(both)
+    workers.close()
 
 
 def test_what_is_not_to_begin_any_more() -> None:
