@@ -43,6 +43,11 @@ class Circuit:
     def broken(self) -> bool:
         return self._why is not None
 
+    def trusted(self, most: float) -> float:
+        """The age, in seconds, up to which what a site has said last shows that it is there: `most`, or since it went.
+        """
+        return min(most, time.monotonic() - self._since) if self.broken else most
+
     def error(self) -> SiteDown:
         """What to tell those who would have to wait."""
         seconds = time.monotonic() - self._since

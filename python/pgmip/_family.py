@@ -173,7 +173,6 @@ class Family:
 
     async def is_in_the_way(self, xinst: int) -> bool:
         """Whether one's own instance waits for a lock while a sibling is in doubt, which others may wait for."""
-        self._own.add(xinst)
         return await self._asking.waits(self._sites, xinst) and await self._is_in_doubt(xinst)
 
     async def run(
@@ -459,6 +458,7 @@ class Family:
         """What has become of an attempt that was made elsewhere, as by `_try`."""
         ended, settled = tried.ended, None
         self._own.add(tried.xinst)
+        self._siblings.discard(tried.xinst)  # whoever was in the way of it was looked for meanwhile
         self._asking.given_up.update(tried.given_up)
         with self._phase.part("attempt", xinst=tried.xinst) as phase:
             phase.error = ended.error

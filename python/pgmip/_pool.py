@@ -141,7 +141,7 @@ class Pool:
         """One for a transaction that a thread runs by itself, and puts back into `spares`; None where there is none at
         hand.
         """
-        return self.spares.take(_TRUSTED)
+        return self.spares.take(self._circuit.trusted(_TRUSTED))
 
     @asynccontextmanager
     async def finishing(self, patience: float = _FOR_EVER) -> AsyncIterator[PooledConnection]:
@@ -289,13 +289,15 @@ class Pool:
         """
         if not is_usable(conn):
             return False
-        if time.monotonic() - conn.heard < _TRUSTED:
+        if time.monotonic() - conn.heard < self._circuit.trusted(_TRUSTED):
             return True
         try:
             with cut_after(conn, within):
                 await pool.check_connection(conn)
         except psycopg.Error:
             await pool.drain()  # a server that has fallen silent will not answer over the others either
+            for other in self.spares.stale(0.0) if pool is self._transactions else ():
+                await self.give(other, good=False)
             return False
         return True
 

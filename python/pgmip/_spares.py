@@ -48,10 +48,10 @@ class Spares:
     def put(self, conn: PooledConnection, *, used: bool) -> bool:
         """In the thread that has taken it, and maybe used: whether it is kept. If not, the pool is to have it back."""
         with self._lock:
+            conn.in_thread = False
             if not is_usable(conn):
                 self._all.discard(conn)
                 return False
-            conn.in_thread = False
             if used:
                 conn.heard = time.monotonic()
             return self._keep(conn)

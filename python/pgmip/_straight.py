@@ -221,8 +221,10 @@ class Straight(Ending):
             self._outcome = self._tried(Ended({}, error, left=exposed, exposed=exposed, words=self._words()))
         finally:
             if self._process.is_this:
-                with contextlib.suppress(BaseException):  # nothing there changes what has become of it
-                    self._give_back()
+                for _ in range(2):  # what has struck it once from outside does not a second time
+                    with contextlib.suppress(BaseException):  # nothing there changes what has become of it
+                        self._give_back()
+                        break
             self._is_begun.set()
             self.is_known.set()
 
@@ -388,12 +390,13 @@ class Straight(Ending):
             branch.end()
         lines = self._lines.values()
         self._held += [line for line in lines if line not in self._held and line.turn.acquire(blocking=False)]
+        others = [line for line in lines if line not in self._held]
         still_open = [line for line in self._held if not (line.is_given or line.is_asked or line.is_idle)]
         driven([line.branch.rollback(self.deadline.step()) for line in still_open])
-        for line in self._held:
-            with contextlib.suppress(BaseException):  # what strikes this thread from outside has no part in the others
-                self._give(line)
-        if others := [line for line in lines if line not in self._held]:
+        while self._held:
+            self._give(self._held[-1])
+            self._held.pop()
+        if others:
             self._end_from_here(others)
         dropped, self._dropped = self._dropped, None
         for left in dropped or ():
@@ -406,7 +409,8 @@ class Straight(Ending):
             if not line.is_given:
                 self._put(line)
         finally:
-            line.turn.release()
+            with contextlib.suppress(RuntimeError):  # it has been
+                line.turn.release()
 
     def _put(self, line: _Line) -> None:
         with self._lock:
@@ -464,7 +468,7 @@ class Straight(Ending):
             while not await self.job.wait_in_loop(min(turn, self.deadline.left), lambda: self._stopped is not None):
                 why = self._stopped or await self._why_stop(in_the_way)
                 if why is not None and await self._stop(why):
-                    return self._outcome or self._tried(self._as_known(why))
+                    return self._outcome or self._tried(self._as_known(self._stopped or why))
         except BaseException:
             await uninterrupted(self._stop(self._not_in_time(TimeoutError("it was cancelled"))))
             raise

@@ -73,7 +73,8 @@ class Job(Generic[T]):
     def wait(self, seconds: float) -> bool:
         """Whether it is over by then."""
         if self._over.acquire(timeout=seconds):
-            self._over.release()
+            with contextlib.suppress(RuntimeError):  # it has been once more
+                self._over.release()
         return self.is_over
 
     def call_when_over(self, callback: Callable[[], object]) -> None:
@@ -84,11 +85,11 @@ class Job(Generic[T]):
 
     async def wait_in_loop(self, seconds: float | None = None, or_until: Callable[[], bool] = bool) -> bool:
         """The same in an event loop, which does not wait for longer where `or_until` is so, of which `wake` tells."""
-        loop, here = asyncio.get_running_loop(), threading.current_thread()
+        loop, here = asyncio.get_running_loop(), threading.get_ident()
         woken = asyncio.Event()
 
         def wake() -> None:
-            if threading.current_thread() is here:
+            if threading.get_ident() == here:
                 woken.set()
                 return
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -198,25 +199,28 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 def _work(
     me: object, jobs: queue.SimpleQueue[Job[Any] | None], state: _State, most: int, name: str
 ) -> None:
-    process, job = Process("this thread"), None
+    process = Process("this thread")
+    job: Job[Any] | None = None
     process.check()
     while process.is_this:  # else a handler has forked it
         # None of it is the worker's. What strikes a thread from outside, as a handler's time-out that comes late, may
-        # do so anywhere.
+        # do so in most places: where a call has returned, but not where a `for` has its next one.
         with contextlib.suppress(BaseException):
-            if job is not None:
-                job.end()
-                job = None  # and what it knows, until there is another one
-            with state.lock:
-                state.idle.add(me)
-            job = jobs.get()
             if job is None:
-                break
+                with state.lock:
+                    state.idle.add(me)
+                for found in iter(jobs.get, None):
+                    job = found
+                    break
+                if job is None:
+                    break
             with state.lock:
                 state.idle.discard(me)
             if not state.closed:
                 with contextlib.suppress(BaseException):  # no room for one more, say
                     _begin_another(jobs, state, most, name)
-                job.run()
+                job.run()  # which has no effect a second time
+            job.end()
+            job = None  # and what it knows, until there is another one
     if process.is_this:
         jobs.put(None)  # for the others

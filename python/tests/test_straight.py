@@ -28,8 +28,22 @@ from shop import ORDER, PAYMENT, PRICE, RIVAL, SCHEMA, Shop, give_up_at, make_ap
 from test_sync import warm_up
 
 import pgmip
-from pgmip import Decided, Expired, NothingHappened, Refuse, Refused, Unknown, _circuit, _family, _mipt, _pool, _spares
+from pgmip import (
+    Decided,
+    Expired,
+    NothingHappened,
+    Refuse,
+    Refused,
+    Unknown,
+    _circuit,
+    _family,
+    _mipt,
+    _pool,
+    _spares,
+    sync,
+)
 from pgmip._blocking import Exchange, drive, driven
+from pgmip._branch import Branch
 from pgmip._connection import PooledConnection
 from pgmip._deadline import OVERTIME
 from pgmip._spares import Spares
@@ -361,6 +375,37 @@ def test_a_handler_that_goes_on_beside_a_sibling(
     shop.assert_clean()
 
 
+def test_a_sibling_that_is_met_while_it_is_looked_for(
+    server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has ended for that, which is no attempt that has failed."""
+    monkeypatch.setattr(_family, "_FIRST_TURN", 0.01)
+    app, looking, met, released, runs = server(), threading.Event(), threading.Event(), threading.Event(), list[int]()
+
+    async def in_the_way(family: _family.Family, xinst: int) -> bool:
+        looking.set()
+        return await asyncio.to_thread(met.wait, PATIENCE)
+
+    @app.transaction(sites=("store", "bank"))
+    def slow(tx: Tx, request: Any) -> Any:
+        runs.append(tx.xinst)
+        if len(runs) == 1:
+            looking.wait(PATIENCE)
+            tx.store.execute("SELECT")
+            met.set()
+            released.wait(PATIENCE)
+        return buy(tx, request)
+
+    monkeypatch.setattr(_family.Family, "is_in_the_way", in_the_way)
+    app._app._transactions["buy"], xid = app._app._transactions["slow"], new_xid()
+    elsewhere(shop, "buy", BUY, xid, "prepared-first-site")
+    result = app.submit("slow", BUY, xid, attempts=1)
+    shop.assert_once(xid, result)
+    released.set()
+    _until(lambda: ways == ["Tried"])
+    shop.assert_clean()
+
+
 # -- connections and sites -----------------------------------------------------------------------------------------
 
 
@@ -516,10 +561,29 @@ def test_a_site_that_takes_no_more_connections(
         app._portal.soon(pool._circuit.connected, psycopg.OperationalError("too many clients"))
     _until(lambda: all(pool._circuit.broken for pool in app._app._pools.values()))
     app.submit("buy", BUY)
-    assert ways == ["Committed"]
+    assert ways == ["NoneType"]  # by the loop, which asks over one whether the site is there
+    app.submit("buy", BUY)
+    assert ways == ["NoneType", "Committed"]
     app.on_step(lambda step: None)
     app.submit("buy", BUY)
-    assert ways == ["Committed"]
+    assert ways == ["NoneType", "Committed"]
+
+
+async def test_a_site_that_falls_silent(shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And takes no connections any more: it is asked over one of those that there are, and not over all, one by one."""
+    async with behind_proxies(shop, step_timeout=1) as (app, proxies):
+        await asyncio.to_thread(warm_up, app, 3)
+        pool = app._app._pools["store"]
+        assert len(pool.spares._idle) > 1
+        asked = mock.AsyncMock(side_effect=pool._transactions.check_connection)
+        monkeypatch.setattr(pool._transactions, "check_connection", asked)
+        proxies["store"].freeze()
+        proxies["store"].refuse()
+        app._portal.soon(pool._circuit.connected, psycopg.OperationalError("refused"))
+        with pytest.raises(NothingHappened, match="is down"):
+            await asyncio.to_thread(app.submit, "buy", BUY, deadline=PATIENCE)
+        assert not pool.spares._all
+        assert asked.await_count == 1
 
 
 def test_a_site_knows_of_a_slow_handler(server: Server, shop: Shop, ways: list[str]) -> None:
@@ -762,9 +826,41 @@ async def test_what_has_been_prepared_is_not_forgotten(
     shop.assert_clean()
 
 
-def test_it_ends_while_the_portal_is_held(server: Server, shop: Shop, ways: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("owner", "struck"), [(Branch, "end"), (Branch, "rollback"), (Straight, "_give"), (Straight, "_put")]
+)
+def test_interrupted_in_giving_back(
+    server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch, owner: type, struck: str
+) -> None:
+    """Its transactions are ended, and its connections are others'."""
+    app, real, times = server(pool_size=1), getattr(owner, struck), list[str]()
+
+    def strike(self: Any, *args: Any) -> Any:
+        times.append(struck)
+        if len(times) == 1:
+            raise KeyboardInterrupt
+        return real(self, *args)
+
+    @app.transaction(sites=("store", "bank"))
+    def fails(tx: Tx, request: Any) -> None:
+        tx.store.execute("SELECT FROM item WHERE i_id = 1 FOR UPDATE")
+        tx.bank.execute("SELECT 1")
+        monkeypatch.setattr(owner, struck, strike)
+        raise ValueError
+
+    with pytest.raises(NothingHappened):
+        app.submit("fails", None)
+    assert len(times) > 1
+    app.submit("buy", BUY, deadline=PATIENCE / 2)
+    shop.assert_clean()
+
+
+def test_it_ends_while_the_portal_is_held(
+    server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a call that a signal handler has interrupted, say, which closes the App and waits for this one."""
     app = server()
+    monkeypatch.setattr(sync, "_MOMENT", float(PATIENCE))  # in which the loop need not know of it
     with contextlib.ExitStack() as stack:
         for pool in app._app._pools.values():
             stack.callback(setattr, pool.spares, "_wanted", 0)
@@ -1174,7 +1270,8 @@ def test_threads_are_interrupted() -> None:
         if thread.name.startswith("struck_"):
             word = ctypes.c_ulong(thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(word, ctypes.py_object(KeyboardInterrupt))
-    _until(both)
+    assert both()
+    assert both()
     workers.close()
 
 
