@@ -125,7 +125,7 @@ class Straight(Ending):
         self._lines: dict[str, _Line] = {}
         self._held: list[_Line] = []  # whose turn is that of the worker
         self._dropped: list[AsyncGenerator[Any, Any]] | None = []  # until the end
-        self._is_begun = threading.Event()
+        self._is_begun = False  # whether it has its connections
         self._showing = threading.Lock()
         self._returned = False
         self._votes_are_out = False
@@ -137,7 +137,6 @@ class Straight(Ending):
         self._siblings = set[int]()
         self._given_up = set[tuple[str, int]]()
         self._heard: list[psycopg.Error] = []  # of the sites, where it has been stopped
-        self._has_taken = False
         self._outcome: Committed | Tried | None = None  # once that is known
 
     def to_do(self, handler: Callable[[Mapping[str, Branch]], Any], run: Callable[..., Any]) -> Job[Any]:
@@ -152,7 +151,7 @@ class Straight(Ending):
         """
         if not self.job.is_over:
             return None
-        if self._outcome is None and self._has_taken:  # interrupted from outside where nothing is handled
+        if self._outcome is None and self._is_begun:  # interrupted from outside where nothing is handled
             return self._tried(Ended({}, RuntimeError("the attempt was interrupted"), left=True, exposed=True))
         return self._outcome
 
@@ -212,9 +211,8 @@ class Straight(Ending):
         try:
             if not self._take():
                 return
-            self._has_taken = True
-            self._is_begun.set()
-            ended = self._stopped or self._attempt(handler)
+            self._is_begun = True
+            ended = self._attempt(handler) if self._stopped is None else self._as_known(self._stopped)
             self._outcome = self._commit(ended.mipts) if ended.error is None else self._tried(ended)
         except BaseException as error:  # what nobody has foreseen says nothing of the request
             exposed = self.may_be_prepared or self._votes_are_out
@@ -225,7 +223,6 @@ class Straight(Ending):
                     with contextlib.suppress(BaseException):  # nothing there changes what has become of it
                         self._give_back()
                         break
-            self._is_begun.set()
             self.is_known.set()
 
     def _take(self) -> bool:
@@ -287,7 +284,7 @@ class Straight(Ending):
         if failure is not None:
             return self._failed(failure, failure)
         if self._siblings:
-            return self._not_alone()
+            return self._as_known(_not_alone())
         return self._prepare(text)
 
     def _left_running(self) -> psycopg.Error | None:
@@ -375,12 +372,8 @@ class Straight(Ending):
         with self._lock:
             self._siblings.update(xinsts)
             if self._stage is _Stage.HANDLER and self._stopped is None:
-                self._stopped = self._not_alone()
+                self._stopped = _not_alone()
         self.job.wake()  # as the handler may go on for long
-
-    def _not_alone(self) -> Ended:
-        error = NotAlone("the request is at other servers, too")
-        return replace(self._failed(error, error), retry=True)
 
     def _give_back(self) -> None:
         """All connections, without a transaction. What is still running there, in a thread that the handler has left
@@ -451,7 +444,7 @@ class Straight(Ending):
         """End it where there is no event loop any more: what it waits for fails. From any thread."""
         with self._lock:
             if self._stage is _Stage.HANDLER and self._stopped is None:
-                self._stopped = self._not_in_time(RuntimeError("the App has been closed"))
+                self._stopped = _not_in_time(RuntimeError("the App has been closed"))
             ends_by_itself = self._stage is _Stage.END
         for line in self._lines.values() if not ends_by_itself else ():
             line.conn.cut()
@@ -470,7 +463,7 @@ class Straight(Ending):
                 if why is not None and await self._stop(why):
                     return self._outcome or self._tried(self._as_known(self._stopped or why))
         except BaseException:
-            await uninterrupted(self._stop(self._not_in_time(TimeoutError("it was cancelled"))))
+            await uninterrupted(self._stop(_not_in_time(TimeoutError("it was cancelled"))))
             raise
         finally:
             if self._timer is not None:
@@ -481,7 +474,7 @@ class Straight(Ending):
         """Once it has begun. In a thread, as that may wait; one that the loop would not wait for, nor need."""
         if self.is_shown or self._returned or self.job.is_over:
             return
-        if self._is_begun.is_set():
+        if self._is_begun:
             with contextlib.suppress(RuntimeError):  # there is no room for it
                 _thread.start_new_thread(self._show_one, ())
         else:
@@ -491,7 +484,7 @@ class Straight(Ending):
     async def stop(self) -> None:
         """End it, as nobody waits for it any more."""
         self.is_known.set()
-        await self._stop(self._not_in_time(TimeoutError("it was cancelled")))
+        await self._stop(_not_in_time(TimeoutError("it was cancelled")))
 
     @property
     def left(self) -> set[int]:
@@ -504,19 +497,15 @@ class Straight(Ending):
         try:
             async with asyncio.timeout(self.deadline.left):
                 if self.deadline.left and await in_the_way():
-                    return self._not_in_time(TimeoutError("a sibling is in doubt"), retry=True)
+                    return _not_in_time(TimeoutError("a sibling is in doubt"), retry=True)
         except TimeoutError:
             pass
-        return None if self.deadline.left else self._not_in_time(TimeoutError("the deadline has passed"))
-
-    def _not_in_time(self, error: Exception, retry: bool = False) -> Ended:
-        return Ended({}, error, error, retry=retry, stuck=retry)
+        return None if self.deadline.left else _not_in_time(TimeoutError("the deadline has passed"))
 
     def _as_known(self, why: Ended) -> Ended:
-        """Why it has ended before its handler, with what the sites have said, when no statement is under way."""
-        failed = self._failed(NotTried(), None)
-        words = (*self._heard, *failed.words)
-        return replace(why, by_handler=failed.by_handler, exposed=failed.exposed, words=words)
+        """Why it has ended before its end, with what the sites have said, when no statement is under way."""
+        by_handler = self._ended_by_handler()
+        return replace(why, by_handler=by_handler, exposed=by_handler, words=(*self._heard, *self._words()))
 
     async def _stop(self, why: Ended) -> bool:
         """End it, if it has not come to its end by now, and have its transactions rolled back; whether that is so, and
@@ -605,6 +594,15 @@ class Straight(Ending):
                 if taken:
                     line.turn.release()
                 raise
+
+
+def _not_alone() -> Ended:
+    error = NotAlone("the request is at other servers, too")
+    return Ended({}, error, error, retry=True)
+
+
+def _not_in_time(error: Exception, retry: bool = False) -> Ended:
+    return Ended({}, error, error, retry=retry, stuck=retry)
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

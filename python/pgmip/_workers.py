@@ -39,15 +39,12 @@ class Job(Generic[T]):
         """None where it has not begun."""
 
     def run(self) -> None:
-        """In a worker."""
+        """In a worker, which sees to its `end`; without effect a second time."""
         if not self._claim.acquire(blocking=False):
             return
         work, self._work = self._work, None
         assert work is not None
-        try:
-            self.result = work()
-        finally:
-            self.end()
+        self.result = work()
 
     def drop(self) -> None:
         """Have it not begin, if it has not by now."""
@@ -83,7 +80,7 @@ class Job(Generic[T]):
         if self.is_over:
             callback()
 
-    async def wait_in_loop(self, seconds: float | None = None, or_until: Callable[[], bool] = bool) -> bool:
+    async def wait_in_loop(self, seconds: float | None = None, or_until: Callable[[], bool] = lambda: False) -> bool:
         """The same in an event loop, which does not wait for longer where `or_until` is so, of which `wake` tells."""
         loop, here = asyncio.get_running_loop(), threading.get_ident()
         woken = asyncio.Event()
@@ -219,7 +216,7 @@ def _work(
             if not state.closed:
                 with contextlib.suppress(BaseException):  # no room for one more, say
                     _begin_another(jobs, state, most, name)
-                job.run()  # which has no effect a second time
+                job.run()
             job.end()
             job = None  # and what it knows, until there is another one
     if process.is_this:

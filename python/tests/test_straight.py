@@ -526,39 +526,16 @@ def test_what_is_not_used_goes_back(server: Server, shop: Shop, monkeypatch: pyt
     assert pool.spare() is None
 
 
-def test_a_connection_that_has_ended(server: Server, shop: Shop, ways: list[str]) -> None:
-    app = server()
-    shop.sql("store", "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name <> '' "
-             "AND pid <> pg_backend_pid() AND backend_type = 'client backend'")  # fmt: skip
-    result = app.submit("buy", BUY, xid := new_xid())
-    shop.assert_once(xid, result)
-    app.submit("buy", BUY)
-    shop.assert_clean()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    over = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < over
-        time.sleep(0.01)
-
-
-# -- an attempt that takes long ------------------------------------------------------------------------------------
-
-
 def test_a_site_that_takes_no_more_connections(
     server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that there are serve, by both ways."""
     app = server()
 
-    async def refused(self: Any) -> None:
-        raise psycopg.OperationalError("too many clients")
-
-    monkeypatch.setattr(_pool.Pool, "_probe", refused)
+    refused = psycopg.OperationalError("too many clients")
     for pool in app._app._pools.values():
-        monkeypatch.setattr(pool._circuit, "_probe", pool._probe)
-        app._portal.soon(pool._circuit.connected, psycopg.OperationalError("too many clients"))
+        monkeypatch.setattr(pool._circuit, "_probe", mock.AsyncMock(side_effect=refused))
+        app._portal.soon(pool._circuit.connected, refused)
     _until(lambda: all(pool._circuit.broken for pool in app._app._pools.values()))
     app.submit("buy", BUY)
     assert ways == ["NoneType"]  # by the loop, which asks over one whether the site is there
@@ -580,10 +557,31 @@ async def test_a_site_that_falls_silent(shop: Shop, ways: list[str], monkeypatch
         proxies["store"].freeze()
         proxies["store"].refuse()
         app._portal.soon(pool._circuit.connected, psycopg.OperationalError("refused"))
+        await asyncio.to_thread(_until, lambda: pool._circuit.broken)
         with pytest.raises(NothingHappened, match="is down"):
             await asyncio.to_thread(app.submit, "buy", BUY, deadline=PATIENCE)
         assert not pool.spares._all
         assert asked.await_count == 1
+
+
+def test_a_connection_that_has_ended(server: Server, shop: Shop, ways: list[str]) -> None:
+    app = server()
+    shop.sql("store", "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name <> '' "
+             "AND pid <> pg_backend_pid() AND backend_type = 'client backend'")  # fmt: skip
+    result = app.submit("buy", BUY, xid := new_xid())
+    shop.assert_once(xid, result)
+    app.submit("buy", BUY)
+    shop.assert_clean()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    over = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < over
+        time.sleep(0.01)
+
+
+# -- an attempt that takes long ------------------------------------------------------------------------------------
 
 
 def test_a_site_knows_of_a_slow_handler(server: Server, shop: Shop, ways: list[str]) -> None:

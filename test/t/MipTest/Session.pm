@@ -43,7 +43,8 @@ sub mark { return qr/done $_[0]{count}\.\r?\n/; }
 
 sub has_said
 {
-	my ($self, $mark) = @_;
+	my ($self) = @_;
+	my $mark = $self->mark;
 	return $self->{psql}{stdout} =~ $mark && $self->{psql}{stderr} =~ $mark;
 }
 
@@ -52,7 +53,7 @@ sub is_over
 {
 	my ($self) = @_;
 	eval { $self->{psql}{run}->pump_nb };
-	return $self->has_said($self->mark);
+	return $self->has_said;
 }
 
 # Waits for a statement's end: (output, error). The end of the session is one.
@@ -63,7 +64,7 @@ sub finish
 	my $mark = $self->mark;
 
 	$psql->{timeout}->start($PostgreSQL::Test::Utils::timeout_default);
-	while (!$self->has_said($mark))
+	while (!$self->has_said)
 	{
 		my $goes_on = eval { $psql->{run}->pump };
 		die "$self->{name}: timed out" if $psql->{timeout}->is_expired;
