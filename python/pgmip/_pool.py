@@ -291,15 +291,16 @@ class Pool:
             return False
         if time.monotonic() - conn.heard < self._circuit.trusted(_TRUSTED):
             return True
+        began = time.monotonic()
         try:
             with cut_after(conn, within):
                 await pool.check_connection(conn)
         except psycopg.Error:
             await pool.drain()  # a server that has fallen silent will not answer over the others either
-            for other in self.spares.stale(0.0) if pool is self._transactions else ():
+            for other in self.spares.stale(time.monotonic() - began) if pool is self._transactions else ():
                 await self.give(other, good=False)
             return False
-        return True
+        return is_usable(conn)  # it may have been cut as it answered
 
     async def _probe(self) -> None:
         conn = await PooledConnection.connect(self._conninfo, patience=self._timeout, ended=self._circuit.connected)

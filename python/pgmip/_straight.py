@@ -387,8 +387,10 @@ class Straight(Ending):
         still_open = [line for line in self._held if not (line.is_given or line.is_asked or line.is_idle)]
         driven([line.branch.rollback(self.deadline.step()) for line in still_open])
         while self._held:
-            self._give(self._held[-1])
+            line = self._held[-1]
+            self._give(line)
             self._held.pop()
+            line.turn.release()
         if others:
             self._end_from_here(others)
         dropped, self._dropped = self._dropped, None
@@ -397,17 +399,11 @@ class Straight(Ending):
         self._branches, self._lines, self._held = {}, {}, []  # which know of this, as this of them
 
     def _give(self, line: _Line) -> None:
-        """In one's turn, which is over then."""
-        try:
-            if not line.is_given:
-                self._put(line)
-        finally:
-            with contextlib.suppress(RuntimeError):  # it has been
-                line.turn.release()
-
-    def _put(self, line: _Line) -> None:
+        """In one's turn."""
         with self._lock:
-            line.is_given = True
+            given, line.is_given = line.is_given, True
+        if given:
+            return
         if line.is_asked or not line.is_idle:
             line.conn.abandon()
         if not line.pool.spares.put(line.conn, used=line.branch.begun):
@@ -419,7 +415,10 @@ class Straight(Ending):
     def _give_late(self, line: _Line) -> None:
         """In the thread that has used it for too long."""
         if line.turn.acquire(blocking=False):
-            self._give(line)
+            try:
+                self._give(line)
+            finally:
+                line.turn.release()
 
     def _end_from_here(self, lines: Iterable[_Line]) -> None:
         try:
@@ -505,7 +504,8 @@ class Straight(Ending):
     def _as_known(self, why: Ended) -> Ended:
         """Why it has ended before its end, with what the sites have said, when no statement is under way."""
         by_handler = self._ended_by_handler()
-        return replace(why, by_handler=by_handler, exposed=by_handler, words=(*self._heard, *self._words()))
+        # In this order: of a connection that the event loop closes just now, it has noted before what that has said.
+        return replace(why, by_handler=by_handler, exposed=by_handler, words=(*self._words(), *self._heard))
 
     async def _stop(self, why: Ended) -> bool:
         """End it, if it has not come to its end by now, and have its transactions rolled back; whether that is so, and

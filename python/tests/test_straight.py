@@ -825,7 +825,7 @@ async def test_what_has_been_prepared_is_not_forgotten(
 
 
 @pytest.mark.parametrize(
-    ("owner", "struck"), [(Branch, "end"), (Branch, "rollback"), (Straight, "_give"), (Straight, "_put")]
+    ("owner", "struck"), [(Branch, "end"), (Branch, "rollback"), (Straight, "_give")]
 )
 def test_interrupted_in_giving_back(
     server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch, owner: type, struck: str
@@ -851,6 +851,42 @@ def test_interrupted_in_giving_back(
     assert len(times) > 1
     app.submit("buy", BUY, deadline=PATIENCE / 2)
     shop.assert_clean()
+
+
+def test_a_handler_returns_as_it_is_ended(
+    server: Server, shop: Shop, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the event loop hears of a connection, that it closes then, counts for what the thread says."""
+    app, reading, ended = server(), threading.Event(), threading.Event()
+    over, end, words, lines = threading.Event(), Straight._end, Straight._words, list[Any]()
+
+    @app.transaction(sites=("store", "bank"))
+    def waits(tx: Tx, request: Any) -> None:
+        tx.bank.execute("SELECT 1")
+        pid = tx.store.fetch_one("SELECT pg_backend_pid() AS pid").pid
+        shop.sql("store", f"SELECT pg_terminate_backend({pid}, {PATIENCE}000)")  # as whoever gives it up has it done
+        over.wait(PATIENCE)
+
+    async def ending(straight: Straight, line: Any) -> None:
+        over.set()
+        await asyncio.to_thread(reading.wait, PATIENCE)
+        await end(straight, line)
+        lines.append(line)
+        if len(lines) == 2:
+            ended.set()
+            straight.job.wait(PATIENCE)  # so that what the thread says is what is told
+
+    def slowly(straight: Straight) -> Any:
+        if threading.current_thread().name.startswith("pgmip handler"):
+            reading.set()
+            ended.wait(PATIENCE)
+        return words(straight)
+
+    monkeypatch.setattr(Straight, "_end", ending)
+    monkeypatch.setattr(Straight, "_words", slowly)
+    with pytest.raises(Unknown, match="still be on its way"):
+        app.submit("waits", None, new_xid(), deadline=1)
+    assert ways == ["Tried"]
 
 
 def test_it_ends_while_the_portal_is_held(
