@@ -350,7 +350,7 @@ mip_set_members(Relation rel, ItemPointer tid, MipPinned *pinned,
 }
 
 #ifdef USE_ASSERT_CHECKING
-/* Are all that run among these? */
+/* Are all others that run among these? */
 static bool
 keeps_running(HeapTupleHeader htup, const MultiXactMember *members, int n)
 {
@@ -368,7 +368,7 @@ keeps_running(HeapTupleHeader htup, const MultiXactMember *members, int n)
 		for (int j = 0; j < n; j++)
 			found |= TransactionIdEquals(members[j].xid, running[i].xid) &&
 				mip_member_mode(&members[j]) >= mip_member_mode(&running[i]);
-		kept &= found;
+		kept &= found || TransactionIdIsCurrentTransactionId(running[i].xid);
 	}
 	pfree(running);
 	return kept;
@@ -413,4 +413,27 @@ mip_drop_dead_members(Relation rel, ItemPointer tid)
 	if (all)
 		pfree(all);
 	return dead;
+}
+
+void
+mip_leave(Relation rel, ItemPointer tid, MipPinned *pinned)
+{
+	MipHeader	header = mip_header(pinned->htup);
+	MultiXactMember *members;
+	bool		held,
+				updated;
+	int			n = mip_running_members(&header, LockTupleKeyShare, &members, &held, &updated);
+	int			kept = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (!TransactionIdIsCurrentTransactionId(members[i].xid) ||
+			ISUPDATE_from_mxstatus(members[i].status))
+			members[kept++] = members[i];
+	}
+	if (updated)
+		(void) mip_update_member(&header, &members[kept++]);
+	if (kept > 0)				/* else the others have just lost */
+		mip_set_multixact(rel, tid, pinned, members, kept);
+	pfree(members);
 }

@@ -107,6 +107,12 @@ extern void mip_set_multixact(Relation rel, ItemPointer tid, MipPinned *pinned,
 extern bool mip_drop_dead_members(Relation rel, ItemPointer tid);
 
 /*
+ * Takes this transaction's locks out of a multixact in which there are others, who run
+ * or have committed an update.
+ */
+extern void mip_leave(Relation rel, ItemPointer tid, MipPinned *pinned);
+
+/*
  * TM_Updated or TM_Deleted, as heap's code reports it, if an update of this
  * version has committed; else TM_Ok. Heap would wait first until those who lock
  * the version, too, have ended.

@@ -169,6 +169,75 @@ mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 	}
 }
 
+/* Among the members of a version's xmax: who is in the way of a key share lock. */
+static TransactionId
+in_the_way(const MipHeader *header)
+{
+	MultiXactMember *members = NULL;
+	TransactionId other = InvalidTransactionId;
+	int			n = mip_xmax_members(header, &members);
+
+	for (int i = 0; i < n; i++)
+	{
+		TransactionId xid = members[i].xid;
+
+		if (mip_member_mode(&members[i]) == LockTupleExclusive &&
+			!TransactionIdIsCurrentTransactionId(xid) && !mip_xid_is_sibling(xid) &&
+			(TransactionIdIsInProgress(xid) ||
+			 (ISUPDATE_from_mxstatus(members[i].status) && TransactionIdDidCommit(xid))))
+			other = xid;
+	}
+	if (members)
+		pfree(members);
+	return other;
+}
+
+/* Takes our key share lock back if somebody is in its way, and says who. */
+static TransactionId
+take_back(Relation rel, ItemPointer tid)
+{
+	MipPinned	pinned;
+	MipHeader	header;
+	TransactionId other;
+
+	MultiXactIdSetOldestMember();
+	pinned = mip_pin_version(rel, tid);
+	header = mip_header(pinned.htup);
+	other = in_the_way(&header);
+	if (TransactionIdIsValid(other))
+		mip_leave(rel, tid, &pinned);
+	mip_unpin_version(&pinned);
+	return other;
+}
+
+/*
+ * heap looks a second time before it gives a key share lock, as it has not had the
+ * page locked meanwhile, and may have waited for who has a later version. That time it
+ * looks for updates only: a FOR UPDATE locker has to wait for us before he deletes the
+ * row. Not so in an overlay, where he has deleted it; and if the update is dead that he
+ * was beside, his lock is all that is there. So such a lock is not one to keep, whoever
+ * has the other one; and he is waited for without it: a sibling of his, who need not
+ * wait for him, would wait for us.
+ *
+ * The page is looked at once more with a lock that keeps a hand-over away: he is an
+ * updater in this header, or is in it as he runs, or has lost.
+ */
+TM_Result
+mip_confirm_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
+{
+	MipHeader	header;
+	TransactionId other;
+
+	if (!mip_read_header(rel, tid, &header, NULL) ||
+		!(header.infomask & HEAP_XMAX_IS_MULTI) ||
+		!(header.infomask2 & HEAP_KEYS_UPDATED))
+		return TM_Ok;
+	other = take_back(rel, tid);
+	if (!TransactionIdIsValid(other))
+		return TM_Ok;
+	return wait_for(other, rel, tid, policy) ? TM_BeingModified : TM_WouldBlock;
+}
+
 /* The update of this version that has committed or may commit, and what it leads to */
 static TransactionId
 next_version(Relation rel, ItemPointer tid, ItemPointer next)

@@ -37,7 +37,14 @@ extern bool mip_pending_owner(Relation rel, ItemPointer tid, MipSeen *seen,
 extern bool mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy);
 
 /*
- * To be called after it has taken one, and those on later versions. TM_Updated: not
+ * To be called after it has taken one. TM_BeingModified: not to be kept, and given up;
+ * who was in the way has been waited for, so take it again. TM_WouldBlock: likewise,
+ * and the policy is to skip.
+ */
+extern TM_Result mip_confirm_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy);
+
+/*
+ * To be called then, if those on later versions have been taken as well. TM_Updated: not
  * that on the next one, to which *tid is set. TM_WouldBlock: somebody is in the way
  * and the policy is to skip.
  */

@@ -417,8 +417,9 @@ mip_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 
 /*
  * Heap's lock of one version; never goes on to later ones. Only for key share
- * locks something is to be done first: see mip_mend_key_share. If a header is
- * spoilt again meanwhile, heap takes a running update for a finished one; it may be rolled back by now.
+ * locks something is to be done before and after it: see mip_mend_key_share and
+ * mip_confirm_key_share. If a header is spoilt again meanwhile, heap takes a running
+ * update for a finished one; it may be rolled back by now.
  */
 static TM_Result
 heaps_lock(Write *w, LockWaitPolicy policy)
@@ -441,7 +442,10 @@ heaps_lock(Write *w, LockWaitPolicy policy)
 		result = mip_heap()->tuple_lock(w->rel, w->tid, w->snapshot, w->locked,
 										w->cid, w->mode, policy, flags, w->tmfd);
 		mip_stop_point("locked");
-	} while (result == TM_Updated && !TransactionIdDidCommit(w->tmfd->xmax));
+		if (w->mode == LockTupleKeyShare && result == TM_Ok)
+			result = mip_confirm_key_share(w->rel, w->tid, policy);
+	} while (result == TM_BeingModified ||
+			 (result == TM_Updated && !TransactionIdDidCommit(w->tmfd->xmax)));
 	return result;
 }
 
