@@ -193,7 +193,7 @@ def test_one_that_is_behind_and_one_that_has_diverged(site: Site, cli: Cli) -> N
         with outside(site, member) as sql:
             sql(f'DELETE FROM mip.applied WHERE "position" > {here - (member == "b")}')
             if member == "c":
-                sql("UPDATE mip.applied SET history = history + 1; UPDATE item SET stock = stock + 1 WHERE id = 1")
+                sql("UPDATE mip.applied SET history = history + 1; UPDATE counter SET n = n + 1 WHERE id = 1")
     shown = sites_cli(site, "ab")("status", code=OK).stdout
     rows = shown_replicas(shown, 2)
     assert [(row[2], row[6]) for row in rows] == [(str(here), "none"), (str(here - 1), "none")]
@@ -201,6 +201,6 @@ def test_one_that_is_behind_and_one_that_has_diverged(site: Site, cli: Cli) -> N
     assert f"a has applied {here}, b has applied {here - 1}, c has" in said
     assert "no agent is at work at a, b, c" in said
     found = cli.json("replica", "diff", *at(site, "ac"), code=PROBLEMS)
-    assert (found["position"], found["differ"]) == (here, ["public.item"])
+    assert (found["position"], found["differ"]) == (here, ["public.counter"])
     assert found["histories"]["a"] + 1 == found["histories"]["c"]
     assert "other histories" in cli("replica", "diff", *at(site, "ac"), code=PROBLEMS).stdout
