@@ -62,8 +62,8 @@ mip_xid_is_sibling(TransactionId xid)
 	return result;
 }
 
-bool
-mip_xid_may_overlay(TransactionId xid)
+static bool
+is_instance(TransactionId xid, bool with_overlay)
 {
 	TransactionId top = topmost(xid);
 	bool		result = false;
@@ -79,8 +79,21 @@ mip_xid_may_overlay(TransactionId xid)
 	{
 		MipInstance *inst = &mip_registry->slots[slot];
 
-		result = inst->family && inst->overlay && TransactionIdEquals(inst->xid, top);
+		result = inst->family && (inst->overlay || !with_overlay) &&
+			TransactionIdEquals(inst->xid, top);
 	}
 	LWLockRelease(mip_registry->lock);
 	return result;
+}
+
+bool
+mip_xid_is_instance(TransactionId xid)
+{
+	return is_instance(xid, false);
+}
+
+bool
+mip_xid_may_overlay(TransactionId xid)
+{
+	return is_instance(xid, true);
 }

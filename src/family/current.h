@@ -84,10 +84,12 @@ mip_check_doomed(void)
 /*
  * About a (sub)transaction that was in progress when the current transaction's
  * snapshots were taken, or has begun since: is it a living sibling of my instance?
- * Is it an instance, of any family, that may have an overlay? Both take the
- * registry lock, also below a buffer's [lock-order].
+ * Is it an instance, of any family? One that may have an overlay? What was prepared
+ * before the server started counts as such as long as that is not known. They take
+ * the registry lock, also below a buffer's [lock-order].
  */
 extern bool mip_xid_is_sibling(TransactionId xid);
+extern bool mip_xid_is_instance(TransactionId xid);
 extern bool mip_xid_may_overlay(TransactionId xid);
 
 #endif							/* MIP_CURRENT_H */

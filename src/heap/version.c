@@ -184,17 +184,20 @@ mip_key_share_lockers(const MipHeader *header, MultiXactMember **lockers)
 	MultiXactMember *all = NULL;
 	int			n = mip_xmax_members(header, &all);
 	int			kept = 0;
+	bool		for_update = false;
 
 	*lockers = palloc(sizeof(MultiXactMember) * (n + 1));
 	for (int i = 0; i < n; i++)
 	{
-		if (all[i].status == MultiXactStatusForKeyShare &&
-			TransactionIdIsInProgress(all[i].xid))
+		if (!TransactionIdIsInProgress(all[i].xid))
+			continue;
+		for_update |= all[i].status == MultiXactStatusForUpdate;
+		if (all[i].status == MultiXactStatusForKeyShare)
 			(*lockers)[kept++] = all[i];
 	}
 	if (all)
 		pfree(all);
-	return kept;
+	return for_update ? 0 : kept;
 }
 
 TM_Result
@@ -415,7 +418,7 @@ mip_drop_dead_members(Relation rel, ItemPointer tid)
 	return dead;
 }
 
-void
+bool
 mip_leave(Relation rel, ItemPointer tid, MipPinned *pinned)
 {
 	MipHeader	header = mip_header(pinned->htup);
@@ -433,7 +436,8 @@ mip_leave(Relation rel, ItemPointer tid, MipPinned *pinned)
 	}
 	if (updated)
 		(void) mip_update_member(&header, &members[kept++]);
-	if (kept > 0)				/* else the others have just lost */
+	if (kept > 0)
 		mip_set_multixact(rel, tid, pinned, members, kept);
 	pfree(members);
+	return kept > 0;
 }

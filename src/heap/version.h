@@ -80,7 +80,10 @@ extern int	mip_running_members(const MipHeader *header, LockTupleMode mode,
 								MultiXactMember **members, bool *held,
 								bool *updated);
 
-/* Those that run and hold a key share lock, with room for one more. */
+/*
+ * Those that run and hold a key share lock, with room for one more. None beside a FOR
+ * UPDATE locker who runs: there they are not to be kept (mip_confirm_key_share).
+ */
 extern int	mip_key_share_lockers(const MipHeader *header, MultiXactMember **lockers);
 
 /*
@@ -107,10 +110,10 @@ extern void mip_set_multixact(Relation rel, ItemPointer tid, MipPinned *pinned,
 extern bool mip_drop_dead_members(Relation rel, ItemPointer tid);
 
 /*
- * Takes this transaction's locks out of a multixact in which there are others, who run
- * or have committed an update.
+ * Takes this transaction's locks out of a multixact, in which others are that run or have
+ * committed an update. False: nobody is any more, and nothing is changed.
  */
-extern void mip_leave(Relation rel, ItemPointer tid, MipPinned *pinned);
+extern bool mip_leave(Relation rel, ItemPointer tid, MipPinned *pinned);
 
 /*
  * TM_Updated or TM_Deleted, as heap's code reports it, if an update of this

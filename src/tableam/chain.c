@@ -14,7 +14,9 @@
  * one is locked already, and so on along the chain: an update that comes after
  * our lock takes it along to the version that it makes (heap_update), and one
  * that was there before is what we see now, or it has been aborted, and then
- * another one has come after our lock. So there is nothing to check again.
+ * another one has come after our lock. So there is nothing to check again. (But
+ * heap_update forgets a key share lock that comes while it has the page unlocked, to
+ * make room or out-of-line values, and is not confirmed behind it: on heap as well.)
  *
  *-------------------------------------------------------------------------
  */
@@ -110,7 +112,6 @@ mip_lock_later_versions(Relation rel, ItemPointer tid, LockWaitPolicy policy,
 	ChainLink	link;
 	TM_Result	result = TM_Ok;
 
-	Assert(mip_is_in_xmax(rel, tid) || mip_mine.inst->doomed);
 	if (!read_link(rel, &current, &link))
 		elog(ERROR, "pg_mip: a version that was just locked is gone");
 	tmfd->ctid = link.next;

@@ -113,6 +113,22 @@ typedef struct Users
 	TransactionId outsider;		/* with MIP_WAIT: who is in the way */
 } Users;
 
+/* Has one of us a version FOR UPDATE? Then an outsider's key share lock does not count: see outsider.c. */
+static bool
+for_update(const MultiXactMember *members, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		TransactionId xid = members[i].xid;
+
+		if (members[i].status == MultiXactStatusForUpdate &&
+			(TransactionIdIsCurrentTransactionId(xid) ||
+			 (TransactionIdIsInProgress(xid) && mip_xid_is_sibling(xid))))
+			return true;
+	}
+	return false;
+}
+
 /* Sorts out who is in the way of `mode`. */
 static MipVerdict
 classify(const MipHeader *header, LockTupleMode mode, Users *users)
@@ -154,6 +170,13 @@ classify(const MipHeader *header, LockTupleMode mode, Users *users)
 		{
 			/* heap would follow a sibling's update to its new version */
 			if ((conflict || update) && verdict == MIP_CLEAR)
+				verdict = MIP_OVERLAP;
+		}
+		else if (conflict && members[i].status == MultiXactStatusForKeyShare &&
+				 for_update(members, n))
+		{
+			/* but heap would wait */
+			if (verdict == MIP_CLEAR)
 				verdict = MIP_OVERLAP;
 		}
 		else if (conflict)

@@ -16,7 +16,8 @@
  *
  * Outsiders that hold key share locks on the base (foreign keys) keep them:
  * they stay in its xmax, and are entered in the versions after it, as heap's
- * update would have done.
+ * update would have done. (Not where the row is deleted, or its key changed, by what
+ * comes after it: see mip_confirm_key_share.)
  *
  * Chunks of the base's out-of-line values get the same header: they go with
  * the version that names them, at the same commit.

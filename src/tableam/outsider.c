@@ -169,73 +169,84 @@ mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 	}
 }
 
-/* Among the members of a version's xmax: who is in the way of a key share lock. */
+/*
+ * Among the members of a version's xmax: an instance that runs and holds it FOR UPDATE,
+ * no sibling of ours. *held: we are there as well.
+ */
 static TransactionId
-in_the_way(const MipHeader *header)
+for_update(const MipHeader *header, bool *held)
 {
 	MultiXactMember *members = NULL;
-	TransactionId other = InvalidTransactionId;
+	TransactionId instance = InvalidTransactionId;
 	int			n = mip_xmax_members(header, &members);
 
+	*held = false;
 	for (int i = 0; i < n; i++)
 	{
 		TransactionId xid = members[i].xid;
 
-		if (mip_member_mode(&members[i]) == LockTupleExclusive &&
-			!TransactionIdIsCurrentTransactionId(xid) && !mip_xid_is_sibling(xid) &&
-			(TransactionIdIsInProgress(xid) ||
-			 (ISUPDATE_from_mxstatus(members[i].status) && TransactionIdDidCommit(xid))))
-			other = xid;
+		if (TransactionIdIsCurrentTransactionId(xid))
+			*held = true;
+		else if (members[i].status == MultiXactStatusForUpdate &&
+				 TransactionIdIsInProgress(xid) &&
+				 mip_xid_is_instance(xid) && !mip_xid_is_sibling(xid))
+			instance = xid;
 	}
 	if (members)
 		pfree(members);
-	return other;
+	return instance;
 }
 
-/* Takes our key share lock back if somebody is in its way, and says who. */
+/* Gives our key share lock up if there still is such an instance; returns it. */
 static TransactionId
-take_back(Relation rel, ItemPointer tid)
+give_up(Relation rel, ItemPointer tid)
 {
 	MipPinned	pinned;
 	MipHeader	header;
-	TransactionId other;
+	TransactionId instance;
+	bool		held;
 
 	MultiXactIdSetOldestMember();
 	pinned = mip_pin_version(rel, tid);
 	header = mip_header(pinned.htup);
-	other = in_the_way(&header);
-	if (TransactionIdIsValid(other))
-		mip_leave(rel, tid, &pinned);
+	instance = for_update(&header, &held);
+	if (!held || (TransactionIdIsValid(instance) && !mip_leave(rel, tid, &pinned)))
+		instance = InvalidTransactionId;
 	mip_unpin_version(&pinned);
-	return other;
+	return instance;
 }
 
 /*
- * heap looks a second time before it gives a key share lock, as it has not had the
- * page locked meanwhile, and may have waited for who has a later version. That time it
- * looks for updates only: a FOR UPDATE locker has to wait for us before he deletes the
- * row. Not so in an overlay, where he has deleted it; and if the update is dead that he
- * was beside, his lock is all that is there. So such a lock is not one to keep, whoever
- * has the other one; and he is waited for without it: a sibling of his, who need not
- * wait for him, would wait for us.
+ * heap does not have the page locked all the time that it takes to give a key share
+ * lock, and may wait for who has a later version; and when it looks once more, it looks
+ * for updates only. So it gives one beside a FOR UPDATE locker, whose update or delete
+ * has to wait for it then. But not an overlay's, which may be done; and where a sibling's
+ * update was that has been rolled back meanwhile, there is nothing to be seen but the
+ * overlay's lock.
  *
- * The page is looked at once more with a lock that keeps a hand-over away: he is an
- * updater in this header, or is in it as he runs, or has lost.
+ * Such a lock counts for nothing: siblings of the instance, and itself, do not wait for
+ * it (claim.c), the hand-over drops it (mip_key_share_lockers), and who has it gives it
+ * up here. All three know it by the same sign, a key share lock beside an instance that
+ * runs and has the version FOR UPDATE: neither can come to be there beside the other in
+ * another way. An instance has begun before it locks anything, so it is one to all three.
  */
 TM_Result
 mip_confirm_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 {
 	MipHeader	header;
-	TransactionId other;
+	TransactionId instance;
+	bool		held;
 
-	if (!mip_read_header(rel, tid, &header, NULL) ||
-		!(header.infomask & HEAP_XMAX_IS_MULTI) ||
-		!(header.infomask2 & HEAP_KEYS_UPDATED))
+	if (!mip_read_header(rel, tid, &header, NULL))
+		elog(ERROR, "pg_mip: a version that was just locked is gone");
+	instance = for_update(&header, &held);
+	if (TransactionIdIsValid(instance))
+		instance = give_up(rel, tid);
+	else if (held)
 		return TM_Ok;
-	other = take_back(rel, tid);
-	if (!TransactionIdIsValid(other))
-		return TM_Ok;
-	return wait_for(other, rel, tid, policy) ? TM_BeingModified : TM_WouldBlock;
+	if (!TransactionIdIsValid(instance))
+		return TM_BeingModified;
+	return wait_for(instance, rel, tid, policy) ? TM_BeingModified : TM_WouldBlock;
 }
 
 /* The update of this version that has committed or may commit, and what it leads to */

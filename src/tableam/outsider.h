@@ -37,9 +37,9 @@ extern bool mip_pending_owner(Relation rel, ItemPointer tid, MipSeen *seen,
 extern bool mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy);
 
 /*
- * To be called after it has taken one. TM_BeingModified: not to be kept, and given up;
- * who was in the way has been waited for, so take it again. TM_WouldBlock: likewise,
- * and the policy is to skip.
+ * To be called after it has taken one, with the page pinned. TM_BeingModified: it is not
+ * there any more, and nobody to wait for, so take it again. TM_WouldBlock: likewise, but
+ * somebody is in the way, and the policy is to skip.
  */
 extern TM_Result mip_confirm_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy);
 
