@@ -169,9 +169,31 @@ mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 	}
 }
 
+/* Are we in a version's xmax, and nobody else who has, or had, it FOR UPDATE? */
+static bool
+held_alone(const MipHeader *header)
+{
+	MultiXactMember *members = NULL;
+	bool		held = false,
+				alone = true;
+	int			n = mip_xmax_members(header, &members);
+
+	for (int i = 0; i < n; i++)
+	{
+		if (TransactionIdIsCurrentTransactionId(members[i].xid))
+			held = true;
+		else if (members[i].status == MultiXactStatusForUpdate)
+			alone = false;
+	}
+	if (members)
+		pfree(members);
+	return held && alone;
+}
+
 /*
  * Among the members of a version's xmax: an instance that runs and holds it FOR UPDATE,
- * no sibling of ours. *held: we are there as well.
+ * no sibling of ours. *held: we are there as well. The page has to be locked: who has
+ * lost is not to be taken for one who has been handed over since.
  */
 static TransactionId
 for_update(const MipHeader *header, bool *held)
@@ -197,21 +219,23 @@ for_update(const MipHeader *header, bool *held)
 	return instance;
 }
 
-/* Gives our key share lock up if there still is such an instance; returns it. */
+/*
+ * Gives our key share lock up if there is such an instance, which is returned. *held: we
+ * have the lock.
+ */
 static TransactionId
-give_up(Relation rel, ItemPointer tid)
+give_up(Relation rel, ItemPointer tid, bool *held)
 {
 	MipPinned	pinned;
 	MipHeader	header;
 	TransactionId instance;
-	bool		held;
 
 	MultiXactIdSetOldestMember();
 	pinned = mip_pin_version(rel, tid);
 	header = mip_header(pinned.htup);
-	instance = for_update(&header, &held);
-	if (!held || (TransactionIdIsValid(instance) && !mip_leave(rel, tid, &pinned)))
-		instance = InvalidTransactionId;
+	instance = for_update(&header, held);
+	if (*held && TransactionIdIsValid(instance))
+		*held = !mip_leave(rel, tid, &pinned);
 	mip_unpin_version(&pinned);
 	return instance;
 }
@@ -239,10 +263,11 @@ mip_confirm_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 
 	if (!mip_read_header(rel, tid, &header, NULL))
 		elog(ERROR, "pg_mip: a version that was just locked is gone");
-	instance = for_update(&header, &held);
-	if (TransactionIdIsValid(instance))
-		instance = give_up(rel, tid);
-	else if (held)
+	if (held_alone(&header))
+		return TM_Ok;
+	mip_stop_point("not alone");
+	instance = give_up(rel, tid, &held);
+	if (held)
 		return TM_Ok;
 	if (!TransactionIdIsValid(instance))
 		return TM_BeingModified;
@@ -263,6 +288,7 @@ next_version(Relation rel, ItemPointer tid, ItemPointer next)
 	*next = header.ctid;
 	updater = mip_updater(&header, &keys);
 	if (!TransactionIdIsValid(updater) || ItemPointerEquals(next, tid) ||
+		ItemPointerIndicatesMovedPartitions(next) ||
 		TransactionIdIsCurrentTransactionId(updater) ||
 		!(TransactionIdIsInProgress(updater) || TransactionIdDidCommit(updater)) ||
 		!mip_read_header(rel, next, &later, NULL) ||
@@ -276,7 +302,10 @@ next_version(Relation rel, ItemPointer tid, ItemPointer next)
  * that it was asked for, which is unlocked meanwhile; then it takes any update there
  * for the one that it has followed. If that has been rolled back, and a hand-over
  * has put the winner's in its place, nobody has locked the winner's version, nor has
- * the hand-over seen us. What is locked takes the lock along to later versions.
+ * the hand-over seen us. What is locked takes the lock along to later versions; but
+ * heap may also have locked some, and then met one that it could not lock, whose key
+ * has changed: and what is locked already it does not follow a second time. So go
+ * along all that have the lock.
  */
 TM_Result
 mip_missed_version(Relation rel, ItemPointer tid, LockWaitPolicy policy)
@@ -286,15 +315,17 @@ mip_missed_version(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 		ItemPointerData next;
 		TransactionId updater = next_version(rel, tid, &next);
 
-		if (!TransactionIdIsValid(updater) || mip_is_in_xmax(rel, &next))
+		if (!TransactionIdIsValid(updater))
 			return TM_Ok;
-		if (!TransactionIdIsInProgress(updater))
+		if (mip_is_in_xmax(rel, &next))
+			*tid = next;
+		else if (!TransactionIdIsInProgress(updater))
 		{
 			*tid = next;
 			return TM_Updated;
 		}
 		/* heap does not lock what is not visible yet */
-		if (!wait_for(updater, rel, tid, policy))
+		else if (!wait_for(updater, rel, tid, policy))
 			return TM_WouldBlock;
 	}
 }

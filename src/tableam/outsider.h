@@ -45,8 +45,8 @@ extern TM_Result mip_confirm_key_share(Relation rel, ItemPointer tid, LockWaitPo
 
 /*
  * To be called then, if those on later versions have been taken as well. TM_Updated: not
- * that on the next one, to which *tid is set. TM_WouldBlock: somebody is in the way
- * and the policy is to skip.
+ * that on one of them, to which *tid is set. TM_WouldBlock: somebody is in the way and
+ * the policy is to skip.
  */
 extern TM_Result mip_missed_version(Relation rel, ItemPointer tid, LockWaitPolicy policy);
 

@@ -139,8 +139,10 @@ would_block(const Write *w)
  * Heap's update and delete wait for whom they find in xmax, or if told not to
  * wait, give up without a look whether they conflict. So where somebody is
  * there who does not, we lock the row first, without waiting: then nobody who
- * does can come any more. If that is not TM_Ok, the claim has to be made again
- * (TM_WouldBlock), or the change has failed.
+ * does can come any more (but for a key share lock that heap gives beside ours, and
+ * that is given up: between two looks it is waited for all the same, and as its holder
+ * waits for us one may fail, as in a deadlock). If that is not TM_Ok, the claim has to be
+ * made again (TM_WouldBlock), or the change has failed.
  *
  * If we have that lock already, beside a sibling's update that is dead now,
  * heap would lock the old version with a multixact that still has the update
