@@ -10,6 +10,7 @@
 
 #include "access/transam.h"
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
 
@@ -315,17 +316,22 @@ mip_missed_version(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 		ItemPointerData next;
 		TransactionId updater = next_version(rel, tid, &next);
 
+		CHECK_FOR_INTERRUPTS();
 		if (!TransactionIdIsValid(updater))
 			return TM_Ok;
 		if (mip_is_in_xmax(rel, &next))
 			*tid = next;
-		else if (!TransactionIdIsInProgress(updater))
+		else if (TransactionIdIsInProgress(updater))
+		{
+			/* heap does not lock what is not visible yet */
+			if (!wait_for(updater, rel, tid, policy))
+				return TM_WouldBlock;
+		}
+		else if (TransactionIdDidCommit(updater))
 		{
 			*tid = next;
 			return TM_Updated;
 		}
-		/* heap does not lock what is not visible yet */
-		else if (!wait_for(updater, rel, tid, policy))
-			return TM_WouldBlock;
+		/* else he has just been rolled back, and nobody keeps what he has made */
 	}
 }
