@@ -332,6 +332,6 @@ mip_missed_version(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 			*tid = next;
 			return TM_Updated;
 		}
-		/* else he has just been rolled back, and nobody keeps what he has made */
+		/* else it has just been rolled back */
 	}
 }
