@@ -215,7 +215,9 @@ H = TypeVar("H", bound=Handler)
 
 
 class App:
-    """As `pgmip.App`, for threads. To be closed; entering it is not needed, leaving it (or `async with`) closes it."""
+    """As `pgmip.App`, for threads. To be closed; entering it is not needed, leaving it (or `async with`) closes it. Who
+    enters it does not wait for the first request to have connections made that are to be kept.
+    """
 
     def __init__(
         self,
@@ -251,6 +253,7 @@ class App:
         self._handlers: dict[str, Handler] = {}
         self._straight = set[Straight]()  # those that run
         self._closing = False
+        self._keeps_connections = pool_min_size > 0
         for pool in self._app._pools.values():
             pool.spares.keep()
 
@@ -357,13 +360,15 @@ class App:
             self._app._abandon()
 
     def __enter__(self) -> Self:
+        if self._keeps_connections:
+            self._call(self._app.__aenter__, None)
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
-        return self
+        return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(self, *failure: object) -> None:
         await asyncio.to_thread(self.close)  # which waits for handlers, that may need the caller's event loop

@@ -68,6 +68,30 @@ def server(shop: Shop, request: pytest.FixtureRequest) -> Iterator[Server]:
         yield make
 
 
+def kept(shop: Shop) -> int:
+    rows = shop.sql("store", "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kept'")
+    return int(rows[0][0])
+
+
+def test_entering_it_begins_to_connect(shop: Shop) -> None:
+    def wait_until(connections: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while kept(shop) != connections:
+            assert time.monotonic() < end, kept(shop)
+            time.sleep(0.02)
+
+    async def enter(app: App) -> None:
+        async with app:
+            await asyncio.to_thread(wait_until, 4)
+
+    sites = {site: f"{conninfo} application_name=kept" for site, conninfo in shop.conninfos().items()}
+    with App(sites, pool_min_size=2):
+        wait_until(4)  # for transactions, and for what finishes them
+    wait_until(0)
+    asyncio.run(enter(App(sites, pool_min_size=2)))
+    wait_until(0)
+
+
 def warm_up(app: App, times: int = 1) -> None:
     """Have connections at hand."""
     app.transaction(sites=tuple(app.sites), name="warm up")(lambda tx, request: barrier.wait(PATIENCE) and None)
