@@ -222,20 +222,25 @@ mip_update_committed(Relation rel, ItemPointer tid, TM_FailureData *tmfd)
 }
 
 bool
-mip_is_in_xmax(Relation rel, ItemPointer tid)
+mip_holds(const MipHeader *header)
 {
-	MipHeader	header;
 	MultiXactMember *members = NULL;
-	int			n = 0;
+	int			n = mip_xmax_members(header, &members);
 	bool		found = false;
 
-	if (mip_read_header(rel, tid, &header, NULL))
-		n = mip_xmax_members(&header, &members);
 	for (int i = 0; i < n; i++)
 		found |= TransactionIdIsCurrentTransactionId(members[i].xid);
 	if (members)
 		pfree(members);
 	return found;
+}
+
+bool
+mip_is_in_xmax(Relation rel, ItemPointer tid)
+{
+	MipHeader	header;
+
+	return mip_read_header(rel, tid, &header, NULL) && mip_holds(&header);
 }
 
 /* ---- changing ---- */

@@ -123,7 +123,8 @@ extern bool mip_leave(Relation rel, ItemPointer tid, MipPinned *pinned);
 extern TM_Result mip_update_committed(Relation rel, ItemPointer tid,
 									  TM_FailureData *tmfd);
 
-/* Is this transaction in a version's xmax? */
+/* Is this transaction in a version's xmax, of which the header is known, or not? */
+extern bool mip_holds(const MipHeader *header);
 extern bool mip_is_in_xmax(Relation rel, ItemPointer tid);
 
 /* The same transactions, as updaters and lockers? A multixact may have the number of one. */

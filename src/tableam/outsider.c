@@ -21,6 +21,34 @@
 #include "tableam/claim.h"
 #include "tableam/outsider.h"
 
+/*
+ * Among the members of a version's xmax: an instance, as `is_one` has it, that runs, is
+ * no sibling of ours, and locks the version in `mode` or more.
+ */
+static TransactionId
+locking_instance(const MipHeader *header, LockTupleMode mode,
+				 bool (*is_one) (TransactionId xid))
+{
+	MultiXactMember *members = NULL;
+	TransactionId instance = InvalidTransactionId;
+	int			n = mip_xmax_members(header, &members);
+
+	for (int i = 0; i < n; i++)
+	{
+		TransactionId xid = members[i].xid;
+
+		if (mip_member_mode(&members[i]) >= mode &&
+			!ISUPDATE_from_mxstatus(members[i].status) &&
+			!TransactionIdIsCurrentTransactionId(xid) &&
+			TransactionIdIsInProgress(xid) &&
+			is_one(xid) && !mip_xid_is_sibling(xid))
+			instance = xid;
+	}
+	if (members)
+		pfree(members);
+	return instance;
+}
+
 /* ---- unique checks ---- */
 
 /*
@@ -35,24 +63,7 @@
 static TransactionId
 pending_owner(const MipHeader *header)
 {
-	MultiXactMember *members = NULL;
-	TransactionId owner = InvalidTransactionId;
-	int			n = mip_xmax_members(header, &members);
-
-	for (int i = 0; i < n; i++)
-	{
-		TransactionId xid = members[i].xid;
-
-		if (mip_member_mode(&members[i]) >= LockTupleNoKeyExclusive &&
-			!ISUPDATE_from_mxstatus(members[i].status) &&
-			!TransactionIdIsCurrentTransactionId(xid) &&
-			TransactionIdIsInProgress(xid) &&
-			mip_xid_may_overlay(xid) && !mip_xid_is_sibling(xid))
-			owner = xid;
-	}
-	if (members)
-		pfree(members);
-	return owner;
+	return locking_instance(header, LockTupleNoKeyExclusive, mip_xid_may_overlay);
 }
 
 /*
@@ -170,59 +181,10 @@ mip_mend_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 	}
 }
 
-/* Are we in a version's xmax, and nobody else who has, or had, it FOR UPDATE? */
-static bool
-held_alone(const MipHeader *header)
-{
-	MultiXactMember *members = NULL;
-	bool		held = false,
-				alone = true;
-	int			n = mip_xmax_members(header, &members);
-
-	for (int i = 0; i < n; i++)
-	{
-		if (TransactionIdIsCurrentTransactionId(members[i].xid))
-			held = true;
-		else if (members[i].status == MultiXactStatusForUpdate)
-			alone = false;
-	}
-	if (members)
-		pfree(members);
-	return held && alone;
-}
-
 /*
- * Among the members of a version's xmax: an instance that runs and holds it FOR UPDATE,
- * no sibling of ours. *held: we are there as well. The page has to be locked: who has
- * lost is not to be taken for one who has been handed over since.
- */
-static TransactionId
-for_update(const MipHeader *header, bool *held)
-{
-	MultiXactMember *members = NULL;
-	TransactionId instance = InvalidTransactionId;
-	int			n = mip_xmax_members(header, &members);
-
-	*held = false;
-	for (int i = 0; i < n; i++)
-	{
-		TransactionId xid = members[i].xid;
-
-		if (TransactionIdIsCurrentTransactionId(xid))
-			*held = true;
-		else if (members[i].status == MultiXactStatusForUpdate &&
-				 TransactionIdIsInProgress(xid) &&
-				 mip_xid_is_instance(xid) && !mip_xid_is_sibling(xid))
-			instance = xid;
-	}
-	if (members)
-		pfree(members);
-	return instance;
-}
-
-/*
- * Gives our key share lock up if there is such an instance, which is returned. *held: we
- * have the lock.
+ * Gives our key share lock up if an instance has the version FOR UPDATE, which is
+ * returned. *held: we have the lock. The page is locked: an instance that has been handed
+ * over meanwhile is not to be taken for one that has lost.
  */
 static TransactionId
 give_up(Relation rel, ItemPointer tid, bool *held)
@@ -234,7 +196,8 @@ give_up(Relation rel, ItemPointer tid, bool *held)
 	MultiXactIdSetOldestMember();
 	pinned = mip_pin_version(rel, tid);
 	header = mip_header(pinned.htup);
-	instance = for_update(&header, held);
+	instance = locking_instance(&header, LockTupleExclusive, mip_xid_is_instance);
+	*held = mip_holds(&header);
 	if (*held && TransactionIdIsValid(instance))
 		*held = !mip_leave(rel, tid, &pinned);
 	mip_unpin_version(&pinned);
@@ -264,7 +227,8 @@ mip_confirm_key_share(Relation rel, ItemPointer tid, LockWaitPolicy policy)
 
 	if (!mip_read_header(rel, tid, &header, NULL))
 		elog(ERROR, "pg_mip: a version that was just locked is gone");
-	if (held_alone(&header))
+	/* the mark of who has, or had, it FOR UPDATE */
+	if (!(header.infomask2 & HEAP_KEYS_UPDATED) && mip_holds(&header))
 		return TM_Ok;
 	mip_stop_point("not alone");
 	instance = give_up(rel, tid, &held);
