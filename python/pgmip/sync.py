@@ -361,14 +361,26 @@ class App:
 
     def __enter__(self) -> Self:
         if self._keeps_connections:
-            self._call(self._app.__aenter__, None)
+            try:
+                with contextlib.suppress(Closed):  # as its first request will say
+                    self._portal.call(self._app.__aenter__())
+            except BaseException:  # who has not entered it does not leave it
+                self.close()
+                raise
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.__enter__)
+        if self._keeps_connections:
+            try:
+                with contextlib.suppress(Closed):
+                    await self._portal.reach(self._app.__aenter__())
+            except BaseException:
+                await self.__aexit__()
+                raise
+        return self
 
     async def __aexit__(self, *failure: object) -> None:
         await asyncio.to_thread(self.close)  # which waits for handlers, that may need the caller's event loop

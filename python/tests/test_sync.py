@@ -73,23 +73,89 @@ def kept(shop: Shop) -> int:
     return int(rows[0][0])
 
 
-def test_entering_it_begins_to_connect(shop: Shop) -> None:
-    def wait_until(connections: int) -> None:
-        end = time.monotonic() + PATIENCE
-        while kept(shop) != connections:
-            assert time.monotonic() < end, kept(shop)
-            time.sleep(0.02)
+def wait_until_kept(shop: Shop, connections: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while kept(shop) != connections:
+        assert time.monotonic() < end, kept(shop)
+        time.sleep(0.02)
 
+
+def keeping(shop: Shop) -> App:
+    sites = {site: f"{conninfo} application_name=kept" for site, conninfo in shop.conninfos().items()}
+    return App(sites, pool_min_size=2)
+
+
+def test_entering_it_begins_to_connect(shop: Shop) -> None:
     async def enter(app: App) -> None:
         async with app:
-            await asyncio.to_thread(wait_until, 4)
+            await asyncio.to_thread(wait_until_kept, shop, 4)
 
-    sites = {site: f"{conninfo} application_name=kept" for site, conninfo in shop.conninfos().items()}
-    with App(sites, pool_min_size=2):
-        wait_until(4)  # for transactions, and for what finishes them
-    wait_until(0)
-    asyncio.run(enter(App(sites, pool_min_size=2)))
-    wait_until(0)
+    with keeping(shop):
+        wait_until_kept(shop, 4)  # for transactions, and for what finishes them
+    wait_until_kept(shop, 0)
+    asyncio.run(enter(keeping(shop)))
+    wait_until_kept(shop, 0)
+
+
+@pytest.fixture
+def lasting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Entering an App lasts until the caller is interrupted. Set when it has begun."""
+    enter, entered = pgmip.App.__aenter__, threading.Event()
+
+    async def slowly(app: pgmip.App) -> pgmip.App:
+        await enter(app)
+        entered.set()
+        await asyncio.sleep(PATIENCE)
+        return app
+
+    monkeypatch.setattr(pgmip.App, "__aenter__", slowly)
+    return entered
+
+
+def assert_closed(shop: Shop, app: App) -> None:
+    wait_until_kept(shop, 0)
+    assert app._portal._thread is not None
+    assert not app._portal._thread.is_alive()
+
+
+def test_entering_it_is_interrupted(shop: Shop, lasting: threading.Event) -> None:
+    """Nobody leaves it then, so it closes."""
+
+    def strike(*_: object) -> NoReturn:
+        raise TimeLimit
+
+    def interrupt() -> None:
+        lasting.wait(PATIENCE)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    app, before = keeping(shop), signal.signal(signal.SIGALRM, strike)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(TimeLimit), app:
+            pass
+    finally:
+        thread.join()
+        signal.signal(signal.SIGALRM, before)
+    assert_closed(shop, app)
+
+
+async def test_entering_it_is_cancelled(shop: Shop, lasting: threading.Event) -> None:
+    app = keeping(shop)
+    task = asyncio.create_task(app.__aenter__())
+    await asyncio.to_thread(lasting.wait, PATIENCE)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert_closed(shop, app)
+
+
+def test_entering_a_closed_one(shop: Shop) -> None:
+    """The first request says it."""
+    app = keeping(shop)
+    app.close()
+    with app, pytest.raises(Unknown, match="closed"):
+        app.resolve(new_xid())
 
 
 def warm_up(app: App, times: int = 1) -> None:
