@@ -96,10 +96,12 @@ class Pool:
 
     async def open(self) -> None:
         """Begin to connect, where connections are to be kept; those for what finishes instances once the site has
-        answered, as who wants to ask it would wait for them. What is not open yet opens when it is used.
+        answered, as who wants to ask it would wait for them. What is not open yet opens when it is used; what has been
+        closed stays so.
         """
         self._home.check()
-        await self._transactions.open()
+        if not self._closed:
+            await self._transactions.open()
 
     async def take(self, patience: float) -> PooledConnection | None:
         """Wait for one's turn to run a transaction. A connection outside any, to be handed to `give`; None where it

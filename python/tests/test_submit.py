@@ -677,6 +677,20 @@ async def test_a_closed_app(server: Server, shop: Shop) -> None:
         await app.resolve("x")
 
 
+@pytest.mark.parametrize("used", [False, True])
+async def test_entering_a_closed_app(server: Server, used: bool) -> None:
+    """It stays closed."""
+    app = server(pool_min_size=1)
+    if used:
+        await app.submit("buy", BUY)
+    await app.close()
+    before = asyncio.all_tasks()
+    async with app:
+        assert asyncio.all_tasks() == before
+        with pytest.raises(Unknown, match="closed"):
+            await app.submit("buy", BUY)
+
+
 async def test_a_site_that_is_down_from_the_start(server: Server, shop: Shop) -> None:
     conninfos = shop.conninfos(bank=1)
     with pytest.raises(Unknown):  # somebody else may have begun
