@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextlib
@@ -59,37 +60,41 @@ class Portal:
         An interrupted wait cancels the coroutine, by whatever a signal handler raises (KeyboardInterrupt, or a worker's
         time limit). Raises Closed, and RuntimeError in a process forked since the first call.
         """
-        future: concurrent.futures.Future[T] | None = None
+        over = _thread.allocate_lock()  # a Future's condition may be left held by who is interrupted
+        over.acquire()
+        tasks: list[asyncio.Task[T]] = []
         waits, told = self._state.waits, False
 
-        def begin(loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[T]:
+        def tell(loop: asyncio.AbstractEventLoop) -> None:
             nonlocal told
             told = True
-            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-            # not cancelled: that would be told to the loop
-            waits[future] = lambda: future.set_exception(concurrent.futures.CancelledError())
-            future.add_done_callback(lambda _: waits.pop(future, None))
-            return future
+            waits[over] = end
+            loop.call_soon_threadsafe(begin)
+
+        def begin() -> None:
+            tasks.append(asyncio.create_task(coroutine))
+            tasks[0].add_done_callback(end)
+
+        def end(task: asyncio.Task[T] | None = None) -> None:
+            if task is not None and not task.cancelled():
+                task.exception()  # has been seen, even where nobody waits any more
+            if waits.pop(over, None) is not None:
+                over.release()
 
         try:
             self._check_caller()
-            future = self._tell(begin)
-            return future.result()
-        except concurrent.futures.CancelledError:
-            if not self._state.closed:
-                raise
-            _forget(coroutine)
-            raise Closed(f"{self._name} was closed meanwhile") from None
+            self._tell(tell)
+            over.acquire()
         except BaseException as error:
-            if future is not None:
-                of_it = future.done() and not future.cancelled() and future.exception() is error
-                future.cancel()
-                # That is what CPython's condition makes of what a signal handler raises in the midst of a wait.
-                if not of_it and str(error) == "cannot release un-acquired lock" and error.__context__ is not None:
-                    raise error.__context__ from None
-            else:
-                self._take_back(coroutine, told and not isinstance(error, Closed))
+            waits.pop(over, None)
+            self._take_back(coroutine, told and not isinstance(error, Closed))
             raise
+        _forget(coroutine)
+        if not tasks or not tasks[0].done() or tasks[0].cancelled():
+            if self._state.closed:
+                raise Closed(f"{self._name} was closed meanwhile")
+            raise concurrent.futures.CancelledError
+        return tasks.pop().result()
 
     async def reach(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The same from another event loop; a wait that is cancelled cancels the coroutine, and lasts until its end."""

@@ -404,12 +404,19 @@ class App:
             pool.abandon()
 
     async def __aenter__(self) -> Self:
-        for pool in self._pools.values():
-            await pool.open()
+        await self._open()
         return self
 
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
+
+    async def _open(self) -> None:
+        for pool in self._pools.values():
+            await pool.open()
+
+    def _begin_to_connect(self) -> None:
+        """Where connections are to be kept. In the event loop."""
+        self._running.also(self._open())
 
     def _straight(self, submitted: Submitted, portal: Portal) -> Straight | None:
         """What makes the first attempt in a thread, where all that this leaves out is not asked for. From any thread.

@@ -216,7 +216,7 @@ H = TypeVar("H", bound=Handler)
 
 class App:
     """As `pgmip.App`, for threads. To be closed; entering it is not needed, leaving it (or `async with`) closes it. Who
-    enters it does not wait for the first request to have connections made that are to be kept.
+    enters it does not wait for the first request to have connections made that are to be kept; that is a first use.
     """
 
     def __init__(
@@ -360,30 +360,27 @@ class App:
             self._app._abandon()
 
     def __enter__(self) -> Self:
-        if self._keeps_connections:
-            try:
-                with contextlib.suppress(Closed):  # as its first request will say
-                    self._portal.call(self._app.__aenter__())
-            except BaseException:  # who has not entered it does not leave it
-                self.close()
-                raise
+        self._begin_to_connect()
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
-        if self._keeps_connections:
-            try:
-                with contextlib.suppress(Closed):
-                    await self._portal.reach(self._app.__aenter__())
-            except BaseException:
-                await self.__aexit__()
-                raise
+        self._begin_to_connect()
         return self
 
     async def __aexit__(self, *failure: object) -> None:
-        await asyncio.to_thread(self.close)  # which waits for handlers, that may need the caller's event loop
+        # It waits for handlers, that may need the caller's event loop and its threads; and goes on if he is cancelled.
+        threads = concurrent.futures.ThreadPoolExecutor(1, "pgmip closing")
+        closed = asyncio.get_running_loop().run_in_executor(threads, self.close)
+        threads.shutdown(wait=False)
+        await asyncio.shield(closed)
+
+    def _begin_to_connect(self) -> None:
+        if self._keeps_connections:
+            with contextlib.suppress(Closed):  # as its first request will say
+                self._portal.soon(self._app._begin_to_connect)
 
     def _call(self, call: Callable[[], Coroutine[Any, Any, T]], xid: str | None) -> T:
         try:

@@ -828,8 +828,8 @@ def of_an_endpoint(key: str) -> str:
     return xid_of(key, "", "POST /buy")
 
 
-def make_twin(world: World, **parameters: Any) -> Any:
-    app = broken.sync.App(world.app.sites, step_timeout=2.0, **parameters)
+def make_twin(world: World) -> Any:
+    app = broken.sync.App(world.app.sites, step_timeout=2.0)
 
     @app.transaction(sites=("store", "bank"))
     def buy(tx: Any, request: Any) -> Any:
@@ -967,26 +967,6 @@ async def serve_a_twin(world: World, xid: str) -> Any:
         await asyncio.to_thread(twin.close)  # where the server has been kept from it
 
 
-async def enter_a_twin(world: World, xid: str) -> None:
-    twin = make_twin(world, pool_min_size=1)
-    try:
-        async with twin:
-            pass
-    finally:
-        await asyncio.to_thread(twin.close)  # where it has been kept from it
-
-
-async def enter_a_twin_in_vain(world: World, xid: str) -> None:
-    class Failed(Exception):
-        pass
-
-    async def fail(app: Any) -> None:
-        raise Failed
-
-    with mock.patch.object(broken.App, "__aenter__", fail), contextlib.suppress(Failed):
-        await enter_a_twin(world, xid)
-
-
 @contextlib.contextmanager
 def down(world: World, site: str) -> Iterator[Any]:
     """Whoever connects finds nobody; its pools."""
@@ -1094,6 +1074,4 @@ SCENARIOS = {
     "straight, out of time at the end": Scenario(straight("slow_last", 0.4), transaction="slow"),
     "straight, in the way": Scenario(straight_in_the_way, transaction="waits"),
     "a twin's server": Scenario(serve_a_twin, told=False),
-    "a twin entered": Scenario(enter_a_twin, told=False),
-    "a twin entered in vain": Scenario(enter_a_twin_in_vain, told=False),
 }

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
-from typing import Any, NoReturn
+from typing import Any
 
 import psycopg
 import pytest
@@ -97,57 +97,31 @@ def test_entering_it_begins_to_connect(shop: Shop) -> None:
     wait_until_kept(shop, 0)
 
 
-@pytest.fixture
-def lasting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Entering an App lasts until the caller is interrupted. Set when it has begun."""
-    enter, entered = pgmip.App.__aenter__, threading.Event()
-
-    async def slowly(app: pgmip.App) -> pgmip.App:
-        await enter(app)
-        entered.set()
-        await asyncio.sleep(PATIENCE)
-        return app
-
-    monkeypatch.setattr(pgmip.App, "__aenter__", slowly)
-    return entered
+def test_entering_it_in_a_callback(shop: Shop) -> None:
+    """Which cannot wait for the event loop, as it is there."""
+    with keeping(shop) as app:
+        app.on_step(lambda step: app.__enter__() and None)
+        app.transaction(sites=("store", "bank"))(buy)
+        assert [app.submit("buy", BUY)["accounts"] for _ in range(2)] == [1, 1]
 
 
-def assert_closed(shop: Shop, app: App) -> None:
-    wait_until_kept(shop, 0)
-    assert app._portal._thread is not None
-    assert not app._portal._thread.is_alive()
-
-
-def test_entering_it_is_interrupted(shop: Shop, lasting: threading.Event) -> None:
-    """Nobody leaves it then, so it closes."""
-
-    def strike(*_: object) -> NoReturn:
-        raise TimeLimit
-
-    def interrupt() -> None:
-        lasting.wait(PATIENCE)
-        os.kill(os.getpid(), signal.SIGALRM)
-
-    app, before = keeping(shop), signal.signal(signal.SIGALRM, strike)
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
-        with pytest.raises(TimeLimit), app:
-            pass
-    finally:
-        thread.join()
-        signal.signal(signal.SIGALRM, before)
-    assert_closed(shop, app)
-
-
-async def test_entering_it_is_cancelled(shop: Shop, lasting: threading.Event) -> None:
-    app = keeping(shop)
-    task = asyncio.create_task(app.__aenter__())
-    await asyncio.to_thread(lasting.wait, PATIENCE)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert_closed(shop, app)
+async def test_leaving_it_is_cancelled(shop: Shop) -> None:
+    """It closes nevertheless, whatever the threads of the caller's event loop are at."""
+    app = await keeping(shop).__aenter__()
+    await asyncio.to_thread(wait_until_kept, shop, 4)
+    free = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+        threads.submit(free.wait, PATIENCE)
+        leaving = asyncio.create_task(app.__aexit__())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        try:
+            wait_until_kept(shop, 0)
+        finally:
+            free.set()
 
 
 def test_entering_a_closed_one(shop: Shop) -> None:
@@ -466,23 +440,22 @@ def test_closed_is_told_however_quick_the_end_is(monkeypatch: pytest.MonkeyPatch
             calling.result()
 
 
-def test_interrupted_in_the_midst_of_a_wait(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a condition gives its lock back. A RuntimeError would say that nothing has begun."""
+def test_who_waits_takes_no_lock(server: Server, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a signal handler could leave taken, where it raises: that is possible as a condition is entered."""
     app = server()
     app.on_step(lambda step: None)  # which has the event loop make it
     app.submit("buy", BUY)
-    result = concurrent.futures.Future.result
+    enter = threading.Condition.__enter__
 
-    def interrupted(*_: Any) -> NoReturn:
-        monkeypatch.setattr(concurrent.futures.Future, "result", result)
-        try:
-            raise KeyboardInterrupt
-        finally:
-            threading.RLock().release()
+    def interrupted(condition: threading.Condition) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            raise TimeLimit
+        return enter(condition)
 
-    monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        app.submit("buy", BUY)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Condition, "__enter__", interrupted)
+        xid = new_xid()
+        shop.assert_once(xid, app.submit("buy", BUY, xid))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
