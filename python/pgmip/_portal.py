@@ -205,8 +205,8 @@ class Portal:
         if self._loop is None and not self._state.closed:
             loop = asyncio.new_event_loop()
             thread = threading.Thread(target=self._run, args=(loop, self._state), name=self._name, daemon=True)
+            weakref.finalize(self, _end, self._state, loop, thread)  # first: it may be interrupted as it starts
             thread.start()
-            weakref.finalize(self, _end, self._state, loop, thread)
             if self._loop is None:  # else a signal handler has been faster, and this one ends with the portal
                 self._loop, self._thread = loop, thread
         if self._loop is None or self._state.closed:
@@ -296,4 +296,5 @@ def _end(state: _State, loop: asyncio.AbstractEventLoop, thread: threading.Threa
     with contextlib.suppress(RuntimeError):  # closed
         loop.call_soon_threadsafe(loop.stop)
     if threading.current_thread() is not thread:
-        thread.join(_PATIENCE)
+        with contextlib.suppress(RuntimeError):  # it has never started
+            thread.join(_PATIENCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import inspect
 import os
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 import pytest
@@ -456,6 +457,27 @@ def test_who_waits_takes_no_lock(server: Server, shop: Shop, monkeypatch: pytest
         patch.setattr(threading.Condition, "__enter__", interrupted)
         xid = new_xid()
         shop.assert_once(xid, app.submit("buy", BUY, xid))
+
+
+def test_interrupted_as_the_event_loop_is_begun(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends with the App."""
+    app, started, start = App(shop.conninfos()), list[threading.Thread](), threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> NoReturn:
+        start(thread)
+        started.append(thread)
+        raise TimeLimit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(TimeLimit):
+            app.resolve(new_xid())
+    assert app.resolve(new_xid()) is None
+    app.close()
+    del app
+    gc.collect()
+    started[0].join(10)
+    assert not started[0].is_alive()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
