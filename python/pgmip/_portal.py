@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from ._process import Process
 
@@ -61,8 +61,8 @@ class Portal:
         time limit). Raises Closed, and RuntimeError in a process forked since the first call.
         """
         over = _thread.allocate_lock()  # a Future's condition may be left held by who is interrupted
-        over.acquire()
         tasks: list[asyncio.Task[T]] = []
+        came: list[tuple[BaseException | None, T | None]] = []
         waits, told = self._state.waits, False
 
         def tell(loop: asyncio.AbstractEventLoop) -> None:
@@ -72,29 +72,40 @@ class Portal:
             loop.call_soon_threadsafe(begin)
 
         def begin() -> None:
-            tasks.append(asyncio.create_task(coroutine))
-            tasks[0].add_done_callback(end)
+            try:
+                tasks.append(asyncio.create_task(coroutine))
+                tasks[0].add_done_callback(ended)
+            except BaseException as error:  # for want of memory, say
+                came.append((error, None))
+                end()
+                raise
 
-        def end(task: asyncio.Task[T] | None = None) -> None:
-            if task is not None and not task.cancelled():
-                task.exception()  # has been seen, even where nobody waits any more
+        def ended(task: asyncio.Task[T]) -> None:
+            tasks.clear()  # so that it goes here: what a signal handler raises as it goes at the caller's is lost
+            if not task.cancelled():
+                error = task.exception()
+                came.append((error, None if error else task.result()))
+            end()
+
+        def end() -> None:
             if waits.pop(over, None) is not None:
                 over.release()
 
         try:
+            over.acquire()
             self._check_caller()
             self._tell(tell)
             over.acquire()
-        except BaseException as error:
+        except BaseException:
             waits.pop(over, None)
-            self._take_back(coroutine, told and not isinstance(error, Closed))
+            self._take_back(coroutine, told)
             raise
         _forget(coroutine)
-        if not tasks or not tasks[0].done() or tasks[0].cancelled():
-            if self._state.closed:
-                raise Closed(f"{self._name} was closed meanwhile")
-            raise concurrent.futures.CancelledError
-        return tasks.pop().result()
+        if came:
+            return cast(T, _result_of(*came.pop()))
+        if self._state.closed:
+            raise Closed(f"{self._name} was closed meanwhile")
+        raise concurrent.futures.CancelledError
 
     async def reach(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The same from another event loop; a wait that is cancelled cancels the coroutine, and lasts until its end."""
@@ -122,8 +133,8 @@ class Portal:
         try:
             self._process.check()
             self._tell(tell)
-        except BaseException as error:
-            self._take_back(coroutine, told and not isinstance(error, Closed))
+        except BaseException:
+            self._take_back(coroutine, told)
             raise
         while not over.done():
             try:
@@ -180,12 +191,12 @@ class Portal:
             self._thread.join()
 
     def _take_back(self, coroutine: Coroutine[Any, Any, Any], told: bool) -> None:
-        """End a coroutine whose call has failed. If the loop was `told`, and that was interrupted, it may be at it."""
-        if not told:
-            coroutine.close()
-            return
-        with contextlib.suppress(Exception):
-            self.soon(_call_off, coroutine)
+        """End a coroutine whose call has failed. If the loop was `told`, and is not closed, it may be at it."""
+        if told:
+            with contextlib.suppress(Exception):
+                self.soon(_call_off, coroutine)
+                return
+        _forget(coroutine)
 
     def _tell(self, how: Callable[[asyncio.AbstractEventLoop], T]) -> T:
         """Tell the loop something, which it hears before it ends."""
@@ -271,6 +282,15 @@ def _run_until_ended(loop: asyncio.AbstractEventLoop, tasks: Collection[asyncio.
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     timer.cancel()
     return loop.time() < over
+
+
+def _result_of(error: BaseException | None, result: T | None) -> T | None:
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # which has this frame
+    return result
 
 
 def _forget(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -373,7 +373,7 @@ class App:
     async def __aexit__(self, *failure: object) -> None:
         # It waits for handlers, that may need the caller's event loop and its threads; and goes on if he is cancelled.
         threads = concurrent.futures.ThreadPoolExecutor(1, "pgmip closing")
-        closed = asyncio.get_running_loop().run_in_executor(threads, self.close)
+        closed = asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, self.close)
         threads.shutdown(wait=False)
         await asyncio.shield(closed)
 

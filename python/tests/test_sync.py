@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from contextvars import ContextVar
 from itertools import product
 from typing import Any, NoReturn
 
@@ -123,6 +124,21 @@ async def test_leaving_it_is_cancelled(shop: Shop) -> None:
             wait_until_kept(shop, 0)
         finally:
             free.set()
+
+
+async def test_leaving_it_in_the_callers_context(shop: Shop) -> None:
+    """As whoever logs that it is closed expects."""
+    caller, seen = ContextVar("caller", default="nobody"), list[str]()
+
+    class Noted(App):
+        def close(self, *, grace: float = 5.0) -> None:
+            seen.append(caller.get())
+            super().close(grace=grace)
+
+    caller.set("me")
+    async with Noted(shop.conninfos()):
+        pass
+    assert seen == ["me"]
 
 
 def test_entering_a_closed_one(shop: Shop) -> None:

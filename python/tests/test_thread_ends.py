@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import gc
 import os
+import queue
+import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from shop import Shop
@@ -148,6 +151,80 @@ def test_ended_again_by_many(number: int) -> None:
     with contextlib.suppress(Closed):  # it may have ended by the time that it has been told
         portal.soon(end)
     assert ended(*threads)
+
+
+@contextlib.contextmanager
+def interrupting(handler: Callable[[], object]) -> Iterator[None]:
+    """The main thread, in a moment."""
+    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_interrupted_by_another_one_that_is_closed() -> None:
+    """What it was at is cancelled where it runs."""
+    portal, closed = Portal("a test"), Portal("another")
+    ended_in: queue.Queue[threading.Thread] = queue.Queue()
+    closed.close()
+
+    async def call() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            ended_in.put(threading.current_thread())
+
+    with interrupting(lambda: closed.soon(print)), pytest.raises(Closed, match="another"):
+        portal.call(call())
+    assert ended_in.get(timeout=PATIENCE) == portal._thread
+    portal.close()
+
+
+def test_what_has_ended_goes_in_its_own_thread() -> None:
+    """Where it does so at the caller's, what a signal handler raises just then may be lost."""
+    portal, went_in = Portal("a test"), set[threading.Thread]()
+
+    async def call() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        weakref.finalize(task, lambda: went_in.add(threading.current_thread()))
+
+    for _ in range(200):
+        portal.call(call())
+    thread = portal._thread
+    portal.close()
+    assert went_in == {thread}
+
+
+def test_it_cannot_be_begun() -> None:
+    portal = Portal("a test")
+
+    async def refuse() -> None:
+        def make(*_: Any, **__: Any) -> NoReturn:
+            loop.set_task_factory(None)
+            raise MemoryError
+
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+        loop.set_task_factory(make)
+
+    portal.call(refuse())
+    answers: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            portal.call(asyncio.sleep(0))
+        except BaseException as error:
+            answers.append(error)
+
+    assert ended(begun(call))
+    assert [type(answer) for answer in answers] == [MemoryError]
+    portal.close()
+    assert not portal._state.waits
 
 
 @pytest.mark.parametrize("way", ["call", "reach"])
