@@ -63,6 +63,8 @@ class Generator:
                     taken.append(values[1])
                     many.append(values)
             keys[name] = [values[0] for values in many]
+            if table.children:
+                self.hot = rng.choice(keys[name])  # so that there is what is to be referred to
             steps.append(["X", "rows", name, many])
         return steps
 
@@ -173,12 +175,37 @@ class Generator:
             yield ["U2", "begin", False, 0]
             yield ["U2", "lock", name, 0, self.hot, rng.randrange(2), rng.randrange(4), rng.choice(("NOWAIT", ""))]
 
+    def reference(self) -> Iterator[Step]:
+        """A row that somebody refers to while it is being changed, several times, and at last perhaps its key."""
+        rng = self.rng
+        parent, child = self.tables[-2:]
+        who = rng.choice(("A1", "U1"))
+        yield [who, "begin", rng.random() < self.repeatable, 10]
+        for _ in range(rng.randint(1, 4)):
+            if rng.random() < 0.3:
+                yield [who, rng.choice(("savepoint", "savepoint", "rollback to", "release"))]
+            yield [who, "update", parent, 0, self.hot, rng.randrange(2), [rng.choice("vw"), self.value()]]
+        if rng.random() < 0.7:
+            where = [parent, 0, self.hot, rng.randrange(2)]
+            yield rng.choice(([who, "update", *where, ["k", rng.randrange(KEYS, 8)]], [who, "delete", *where]))
+        yield ["U2", "begin", rng.random() < self.repeatable, 0]
+        yield ["U2", "insert", child, [[rng.randrange(KEYS, 8), self.hot, self.value(), rng.randrange(8)]]]
+        if rng.random() < 0.7:
+            yield [who, rng.choice(("commit", "rollback") if who == "U1" else ("prepare", "one phase", "rollback"))]
+
+    def opening(self) -> Iterator[Step]:
+        """What seldom comes by chance."""
+        what = self.rng.random()
+        if what < 0.25:
+            self.heat = 0.8
+            yield from self.meeting()
+        elif what < 0.6 and self.blocking and TABLES[self.tables[-1]].parent:
+            yield from self.reference()
+
     def proposals(self, player: Player) -> Any:
         """The steps of a history, each after the one before has been played."""
         yield from self.rows()
-        if self.rng.random() < 0.25:
-            self.heat = 0.8
-            yield from self.meeting()
+        yield from self.opening()
         crash_at = self.rng.randrange(10, self.length) if self.crash else None
         for i in range(self.length):
             if i == crash_at:
