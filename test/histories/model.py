@@ -73,6 +73,8 @@ class Family:
     states: dict[int, str] = field(default_factory=dict)
     active: list[Txn] = field(default_factory=list)
     prepared: list[Txn] = field(default_factory=list)
+    noted: set[int] = field(default_factory=set)  # as aborted, losers of a mip.commit: in a crash they may be lost
+    perhaps: set[int] = field(default_factory=set)  # those that a crash came after
 
     @property
     def winner(self) -> int | None:

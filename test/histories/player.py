@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from model import STRENGTHS, Blocks, Error, Family, Level, Model, Outcome, Row, Rows, Skip, Statement, Stop, Txn
@@ -48,8 +48,11 @@ class Command:
 
 @dataclass
 class Waiting:
+    """`between`: what it may have come to after losers had gone, and before their winner was committed."""
+
     command: Command
     statement: Statement
+    between: list[Outcome] = field(default_factory=list)
 
 
 class Session:
@@ -273,7 +276,23 @@ class Player:
                 outcomes = self.evaluate(session.txn, session.waiting.command, session.waiting.statement)
                 if outcomes is None:
                     raise Inconclusive
+                outcomes += session.waiting.between
+                session.waiting.between = []
                 self.settle(session, session.waiting, outcomes)
+
+    def look_between(self, family: Family, winner: Txn) -> None:
+        """Losers are rolled back before the winner is committed: who waits only for them goes on beside its changes."""
+        losers = [txn for txn in (*family.active, *family.prepared) if txn is not winner]
+        everybody = self.model.txns
+        self.model.txns = [txn for txn in everybody if txn not in losers]
+        for session in self.sessions.values():
+            if session.waiting and session.txn in self.model.txns:
+                self.model.drop_level(session.txn)
+                outcomes = self.evaluate(session.txn, session.waiting.command, session.waiting.statement)
+                if outcomes is None:
+                    session.txn.levels.append(Level())  # which is dropped when it is looked at again
+                session.waiting.between = [outcome for outcome in outcomes or () if isinstance(outcome, Rows)]
+        self.model.txns = everybody
 
     # reading and writing
 
@@ -521,7 +540,7 @@ class Player:
     def check_mipt(self, session: Session, reply: Reply, family: Family, extra: dict[int, str] | None = None) -> None:
         states = {**family.states, **{t.xinst: "active" for t in family.active}, **(extra or {})}
         got = [(int(str(x)), state) for x, state in reply.rows or []]
-        if got != sorted(states.items()):
+        if got != [entry for entry in sorted(states.items()) if entry in got or entry[0] not in family.perhaps]:
             raise self.difference(session.name, f"the MIPT is {got}, expected {sorted(states.items())}")
 
     def step_prepare(self, session: Session) -> bool:
@@ -549,6 +568,7 @@ class Player:
             losers = {t.xinst: "aborted" for t in family.active if t is not txn}
             self.check_mipt(session, reply, family, {**losers, txn.xinst: "committed"})
             session.txn = None
+            self.look_between(family, txn)
             self.model.commit(txn)
             family.states.update({**losers, txn.xinst: "committed"})
             self.lose_active(family)
@@ -630,6 +650,8 @@ class Player:
                 raise self.difference(
                     loser.name, f"a loser reads {self.back(answer, command)} {answer}, expected {outcomes} or MP005"
                 )
+        family.noted = {t.xinst for t in (*family.active, *family.prepared) if t is not winner}
+        self.look_between(family, winner)
         self.model.commit(winner)
         for txn in list(family.prepared):
             self.model.abort(txn)
@@ -704,7 +726,9 @@ class Player:
                 session.txn = None
 
     def crashed(self) -> None:
-        """Only what was prepared is left."""
+        """Only what was prepared is left, and not what is noted without waiting for it."""
+        for family in (*self.past, *self.families.values()):
+            family.perhaps |= family.noted
         for session in self.sessions.values():
             session.waiting = None
             if session.txn:
