@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from ._process import Process
 
@@ -40,6 +40,81 @@ class _State:
     """Of each that is under way, what ends it when the loop is no more: it may have heard of it too late to do it."""
 
 
+class _Called(Generic[T]):
+    """A coroutine that somebody elsewhere waits for, and what it comes to: all of it is done in the loop's thread, its
+    task goes there, too. What a signal handler raises as a task goes in the caller's thread would be lost.
+    """
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], waits: dict[object, Callable[[], object]], wake: Callable[[], object]
+    ) -> None:
+        """`wake`: called once, when it is over. `waits`: those of the portal's state."""
+        self.coroutine = coroutine
+        self._waits = waits
+        self._wake = wake
+        self._task: asyncio.Task[T] | None = None
+        self._came: tuple[BaseException | None, T | None] | None = None
+        self.is_told = False
+
+    def tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From the caller's thread: have it begin."""
+        self.is_told = True
+        self._waits[self] = self._end
+        loop.call_soon_threadsafe(self._begin)
+
+    def call_off(self) -> None:
+        """In the loop: cancel it, or see that it is never run."""
+        if self._task is None:
+            self.coroutine.close()
+        else:
+            self._task.cancel()
+
+    def forget(self) -> None:
+        """It is over. If the loop that was told of it has closed without beginning it, nobody awaits it."""
+        self._waits.pop(self, None)
+        if inspect.getcoroutinestate(self.coroutine) == inspect.CORO_CREATED:
+            with contextlib.suppress(ValueError):  # it is begun just now
+                self.coroutine.close()
+
+    @property
+    def has_come(self) -> bool:
+        """Whether it has returned or raised: else it was cancelled, or the loop has closed."""
+        return self._came is not None
+
+    def result(self) -> T:
+        """Where it has come: what it returned, or raised."""
+        assert self._came is not None
+        (error, result), self._came = self._came, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # which has this frame
+        return cast(T, result)
+
+    def _begin(self) -> None:
+        try:
+            self._task = asyncio.create_task(self.coroutine)
+            self._task.add_done_callback(self._ended)
+        except BaseException as error:  # for want of memory, say
+            self._came = error, None
+            self._end()
+            raise
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        self._task = None
+        try:
+            if not task.cancelled():
+                error = task.exception()
+                self._came = error, task.result() if error is None else None
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._waits.pop(self, None) is not None:
+            self._wake()
+
+
 class Portal:
     """An event loop in a thread of its own, for the sync twins: from the first call until it is closed. A forgotten one
     ends when nobody has it any more, or with the process.
@@ -52,57 +127,29 @@ class Portal:
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped = False
         self._state = _State()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, wait for it, and return or raise what it does. From any thread but that one.
 
         An interrupted wait cancels the coroutine, by whatever a signal handler raises (KeyboardInterrupt, or a worker's
-        time limit). Raises Closed, and RuntimeError in a process forked since the first call.
+        time limit; an OSError asyncio may take for one of its own, and lose). Raises Closed, and RuntimeError in a
+        process forked since the first call.
         """
         over = _thread.allocate_lock()  # a Future's condition may be left held by who is interrupted
-        tasks: list[asyncio.Task[T]] = []
-        came: list[tuple[BaseException | None, T | None]] = []
-        waits, told = self._state.waits, False
-
-        def tell(loop: asyncio.AbstractEventLoop) -> None:
-            nonlocal told
-            told = True
-            waits[over] = end
-            loop.call_soon_threadsafe(begin)
-
-        def begin() -> None:
-            try:
-                tasks.append(asyncio.create_task(coroutine))
-                tasks[0].add_done_callback(ended)
-            except BaseException as error:  # for want of memory, say
-                came.append((error, None))
-                end()
-                raise
-
-        def ended(task: asyncio.Task[T]) -> None:
-            tasks.clear()  # so that it goes here: what a signal handler raises as it goes at the caller's is lost
-            if not task.cancelled():
-                error = task.exception()
-                came.append((error, None if error else task.result()))
-            end()
-
-        def end() -> None:
-            if waits.pop(over, None) is not None:
-                over.release()
-
+        called = _Called(coroutine, self._state.waits, over.release)
         try:
             over.acquire()
             self._check_caller()
-            self._tell(tell)
+            self._tell(called.tell)
             over.acquire()
         except BaseException:
-            waits.pop(over, None)
-            self._take_back(coroutine, told)
+            self._take_back(called)
             raise
-        _forget(coroutine)
-        if came:
-            return cast(T, _result_of(*came.pop()))
+        called.forget()
+        if called.has_come:
+            return called.result()
         if self._state.closed:
             raise Closed(f"{self._name} was closed meanwhile")
         raise concurrent.futures.CancelledError
@@ -111,30 +158,22 @@ class Portal:
         """The same from another event loop; a wait that is cancelled cancels the coroutine, and lasts until its end."""
         loop = asyncio.get_running_loop()
         over = loop.create_future()
-        tasks: list[asyncio.Task[T]] = []
         cancelled: asyncio.CancelledError | None = None
-        waits, told = self._state.waits, False
-
-        def tell(there: asyncio.AbstractEventLoop) -> None:
-            nonlocal told
-            told = True
-            there.call_soon_threadsafe(begin)
-            waits[over] = lambda: loop.call_soon_threadsafe(end)
-
-        def begin() -> None:
-            tasks.append(asyncio.create_task(coroutine))
-            tasks[0].add_done_callback(lambda _: loop.call_soon_threadsafe(end))
 
         def end() -> None:
-            waits.pop(over, None)
             if not over.done():
                 over.set_result(None)
 
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(end)
+
+        called = _Called(coroutine, self._state.waits, wake)
         try:
             self._process.check()
-            self._tell(tell)
+            self._tell(called.tell)
         except BaseException:
-            self._take_back(coroutine, told)
+            self._take_back(called)
             raise
         while not over.done():
             try:
@@ -142,17 +181,14 @@ class Portal:
             except asyncio.CancelledError as error:
                 if cancelled is None:  # a second time would interrupt it in cleaning up
                     with contextlib.suppress(Closed):  # closed meanwhile, and so cancelled
-                        self.soon(lambda: tasks[0].cancel())
+                        self.soon(called.call_off)
                 cancelled = error
-        _forget(coroutine)
-        ended = bool(tasks) and tasks[0].done() and not tasks[0].cancelled()
+        called.forget()
         if cancelled is not None:
-            if ended:
-                tasks[0].exception()  # has been seen
             raise cancelled
-        if not ended:
-            raise Closed(f"cancelled, as when {self._name} is closed meanwhile")
-        return tasks[0].result()
+        if called.has_come:
+            return called.result()
+        raise Closed(f"cancelled, as when {self._name} is closed meanwhile")
 
     def soon(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have a function called there, some time. Raises as `call` does."""
@@ -184,19 +220,21 @@ class Portal:
         """End the thread; what is still running there is cancelled."""
         self._process.check()
         with self._lock:
-            closed, self._state.closed = self._state.closed, True  # before anything is cancelled by it
-            if self._loop is not None and not closed:
-                self._loop.call_soon_threadsafe(self._loop.stop)  # after all that has been called
+            self._state.closed = True  # before anything is cancelled by it
+            if self._loop is not None and not self._stopped:
+                with contextlib.suppress(RuntimeError):  # it has ended
+                    self._loop.call_soon_threadsafe(self._loop.stop)  # after all that has been called
+                self._stopped = True  # last: who is interrupted before stops it when he closes again
         if self._thread is not None:
             self._thread.join()
 
-    def _take_back(self, coroutine: Coroutine[Any, Any, Any], told: bool) -> None:
-        """End a coroutine whose call has failed. If the loop was `told`, and is not closed, it may be at it."""
-        if told:
-            with contextlib.suppress(Exception):
-                self.soon(_call_off, coroutine)
+    def _take_back(self, called: _Called[Any]) -> None:
+        """End a call that has failed. If the loop was told of it, it may be at it."""
+        if called.is_told:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                self.soon(called.call_off)
                 return
-        _forget(coroutine)
+        called.forget()
 
     def _tell(self, how: Callable[[asyncio.AbstractEventLoop], T]) -> T:
         """Tell the loop something, which it hears before it ends."""
@@ -216,8 +254,14 @@ class Portal:
         if self._loop is None and not self._state.closed:
             loop = asyncio.new_event_loop()
             thread = threading.Thread(target=self._run, args=(loop, self._state), name=self._name, daemon=True)
-            weakref.finalize(self, _end, self._state, loop, thread)  # first: it may be interrupted as it starts
-            thread.start()
+            end = weakref.finalize(self, _end, self._state, loop, thread)  # first: it may be interrupted as it starts
+            try:
+                thread.start()
+            except RuntimeError:
+                if thread.ident is None:  # there are too many
+                    end.detach()
+                    loop.close()
+                raise
             if self._loop is None:  # else a signal handler has been faster, and this one ends with the portal
                 self._loop, self._thread = loop, thread
         if self._loop is None or self._state.closed:
@@ -282,30 +326,6 @@ def _run_until_ended(loop: asyncio.AbstractEventLoop, tasks: Collection[asyncio.
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     timer.cancel()
     return loop.time() < over
-
-
-def _result_of(error: BaseException | None, result: T | None) -> T | None:
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # which has this frame
-    return result
-
-
-def _forget(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Of a call that is over: if the loop that was told of it has closed without beginning it, nobody awaits it."""
-    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-        coroutine.close()
-
-
-def _call_off(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Called in the loop: cancel the coroutine there, or see that it is never run."""
-    for task in asyncio.all_tasks():
-        if task.get_coro() is coroutine:
-            task.cancel()
-            return
-    coroutine.close()
 
 
 def _end(state: _State, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

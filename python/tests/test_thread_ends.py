@@ -200,7 +200,24 @@ def test_what_has_ended_goes_in_its_own_thread() -> None:
     assert went_in == {thread}
 
 
-def test_it_cannot_be_begun() -> None:
+class Empty(Exception):
+    def __len__(self) -> int:
+        return 0
+
+
+def test_it_raises_what_counts_as_false() -> None:
+    portal = Portal("a test")
+
+    async def call() -> None:
+        raise Empty
+
+    with pytest.raises(Empty):
+        portal.call(call())
+    portal.close()
+
+
+@pytest.mark.parametrize("way", ["call", "reach"])
+def test_it_cannot_be_begun(way: str) -> None:
     portal = Portal("a test")
 
     async def refuse() -> None:
@@ -217,7 +234,10 @@ def test_it_cannot_be_begun() -> None:
 
     def call() -> None:
         try:
-            portal.call(asyncio.sleep(0))
+            if way == "call":
+                portal.call(asyncio.sleep(0))
+            else:
+                asyncio.run(portal.reach(asyncio.sleep(0)))
         except BaseException as error:
             answers.append(error)
 
@@ -225,6 +245,61 @@ def test_it_cannot_be_begun() -> None:
     assert [type(answer) for answer in answers] == [MemoryError]
     portal.close()
     assert not portal._state.waits
+
+
+def test_closed_once_more_where_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the loop has heard of it."""
+    portal = Portal("a test")
+    portal.call(asyncio.sleep(0))
+    thread = portal._thread
+    assert thread is not None
+
+    def interrupted(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(portal._loop, "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            portal.close()
+    assert ended(begun(portal.close), thread)
+
+
+def test_closed_once_more_where_it_was_not_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal handler, as the thread was begun."""
+    portal, start = Portal("a test"), threading.Thread.start
+
+    def close(thread: threading.Thread) -> None:
+        start(thread)
+        portal.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", close)
+        with pytest.raises(Closed):
+            portal.call(asyncio.sleep(0))
+    assert portal._thread is not None
+    assert ended(begun(portal.close), portal._thread)
+
+
+def test_no_thread_can_be_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loops are closed that were made for them."""
+    portal, made, make = Portal("a test"), list[asyncio.AbstractEventLoop](), asyncio.new_event_loop
+
+    def noted() -> asyncio.AbstractEventLoop:
+        made.append(make())
+        return made[-1]
+
+    def refuse(thread: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", noted)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="new thread"):
+                portal.call(asyncio.sleep(0))
+    assert [loop.is_closed() for loop in made] == [True] * 3
+    portal.call(asyncio.sleep(0))
+    portal.close()
 
 
 @pytest.mark.parametrize("way", ["call", "reach"])
