@@ -57,7 +57,7 @@ class _Called(Generic[T]):
         self.is_told = False
 
     def tell(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From the caller's thread: have it begin."""
+        """From the caller's thread: have it begin. If the loop closes before it hears that, it is over."""
         self.is_told = True
         self._waits[self] = self._end
         loop.call_soon_threadsafe(self._begin)
@@ -65,7 +65,7 @@ class _Called(Generic[T]):
     def call_off(self) -> None:
         """In the loop: cancel it, or see that it is never run."""
         if self._task is None:
-            self.coroutine.close()
+            self.forget()
         else:
             self._task.cancel()
 
@@ -137,15 +137,19 @@ class Portal:
         time limit; an OSError asyncio may take for one of its own, and lose). Raises Closed, and RuntimeError in a
         process forked since the first call.
         """
-        over = _thread.allocate_lock()  # a Future's condition may be left held by who is interrupted
-        called = _Called(coroutine, self._state.waits, over.release)
+        called: _Called[T] | None = None
         try:
+            over = _thread.allocate_lock()  # a Future's condition may be left held by who is interrupted
             over.acquire()
+            called = _Called(coroutine, self._state.waits, over.release)
             self._check_caller()
             self._tell(called.tell)
             over.acquire()
         except BaseException:
-            self._take_back(called)
+            if called is None:
+                coroutine.close()
+            else:
+                self._take_back(called)
             raise
         called.forget()
         if called.has_come:
@@ -185,15 +189,24 @@ class Portal:
                 cancelled = error
         called.forget()
         if cancelled is not None:
-            raise cancelled
+            try:
+                raise cancelled
+            finally:
+                del cancelled  # which has this frame
         if called.has_come:
             return called.result()
         raise Closed(f"cancelled, as when {self._name} is closed meanwhile")
 
     def soon(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have a function called there, some time. Raises as `call` does."""
+
+        def tell(loop: asyncio.AbstractEventLoop) -> None:
+            loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
+            if loop.is_closed():  # it may not have been heard
+                raise Closed(f"{self._name} is closed")
+
         self._process.check()
-        self._tell(lambda loop: loop.call_soon_threadsafe(lambda: function(*args, **kwargs)))
+        self._tell(tell)
 
     def soon_without_waiting(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """The same, by a thread that somebody may wait for who has been interrupted in a call, and calls again or
@@ -222,8 +235,11 @@ class Portal:
         with self._lock:
             self._state.closed = True  # before anything is cancelled by it
             if self._loop is not None and not self._stopped:
-                with contextlib.suppress(RuntimeError):  # it has ended
+                try:
                     self._loop.call_soon_threadsafe(self._loop.stop)  # after all that has been called
+                except RuntimeError:
+                    if not self._loop.is_closed():  # a signal handler's
+                        raise
                 self._stopped = True  # last: who is interrupted before stops it when he closes again
         if self._thread is not None:
             self._thread.join()
@@ -236,19 +252,16 @@ class Portal:
                 return
         called.forget()
 
-    def _tell(self, how: Callable[[asyncio.AbstractEventLoop], T]) -> T:
-        """Tell the loop something, which it hears before it ends."""
+    def _tell(self, how: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        """Tell the loop something."""
         with self._lock:
             loop = self._open_loop()
             try:
-                told = how(loop)
+                how(loop)
             except RuntimeError:
-                if self._state.closed:  # meanwhile, by a signal handler
+                if loop.is_closed():  # meanwhile, by a signal handler
                     raise Closed(f"{self._name} is closed") from None
                 raise
-            if loop.is_closed():  # likewise, too late for an error: it may not have been heard
-                raise Closed(f"{self._name} is closed")
-            return told
 
     def _open_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None and not self._state.closed:

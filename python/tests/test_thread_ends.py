@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NoReturn
 
 import pytest
@@ -66,6 +66,11 @@ def ended(*threads: threading.Thread) -> bool:
     for thread in threads:
         thread.join(PATIENCE)
     return not any(thread.is_alive() for thread in threads)
+
+
+def run(portal: Portal, way: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Either way."""
+    return portal.call(coroutine) if way == "call" else asyncio.run(portal.reach(coroutine))
 
 
 def end_late(app: sync.App, error: type[BaseException]) -> threading.Event:
@@ -234,10 +239,7 @@ def test_it_cannot_be_begun(way: str) -> None:
 
     def call() -> None:
         try:
-            if way == "call":
-                portal.call(asyncio.sleep(0))
-            else:
-                asyncio.run(portal.reach(asyncio.sleep(0)))
+            run(portal, way, asyncio.sleep(0))
         except BaseException as error:
             answers.append(error)
 
@@ -247,7 +249,14 @@ def test_it_cannot_be_begun(way: str) -> None:
     assert not portal._state.waits
 
 
-def test_closed_once_more_where_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+class Late(RuntimeError):
+    """As a signal handler may raise."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Late])
+def test_closed_once_more_where_that_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
     """Before the loop has heard of it."""
     portal = Portal("a test")
     portal.call(asyncio.sleep(0))
@@ -255,13 +264,58 @@ def test_closed_once_more_where_that_was_interrupted(monkeypatch: pytest.MonkeyP
     assert thread is not None
 
     def interrupted(*_: Any) -> NoReturn:
-        raise KeyboardInterrupt
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(portal._loop, "call_soon_threadsafe", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(error):
             portal.close()
     assert ended(begun(portal.close), thread)
+
+
+@pytest.mark.parametrize("way", ["call", "reach"])
+def test_interrupted_before_it_is_told(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Nothing of it is left."""
+    portal = Portal("a test")
+    portal.call(asyncio.sleep(0))
+    assert portal._loop is not None
+    tell = portal._loop.call_soon_threadsafe
+
+    def interrupted(*_: Any) -> NoReturn:
+        monkeypatch.setattr(portal._loop, "call_soon_threadsafe", tell)
+        raise Late
+
+    monkeypatch.setattr(portal._loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(Late):
+        run(portal, way, asyncio.sleep(0))
+    portal.call(asyncio.sleep(0))
+    assert not portal._state.waits
+    portal.close()
+
+
+@pytest.mark.parametrize("way", ["call", "reach"])
+def test_it_comes_as_the_loop_ends(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Before who has told it has gone on: he is told what it came to."""
+    portal = Portal("a test")
+    portal.call(asyncio.sleep(0))
+    thread, loop = portal._thread, portal._loop
+    assert thread is not None
+    assert loop is not None
+    tell = loop.call_soon_threadsafe
+
+    def slowly(*args: Any) -> None:
+        tell(*args)
+        thread.join(PATIENCE)
+
+    def end() -> None:
+        raise SystemExit
+
+    async def call() -> int:
+        loop.call_soon(end)
+        return 7
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", slowly)
+    assert run(portal, way, call()) == 7
 
 
 def test_closed_once_more_where_it_was_not_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,10 +393,7 @@ def test_told_while_the_loop_is_being_closed(monkeypatch: pytest.MonkeyPatch, lo
 
     def call() -> None:
         try:
-            if way == "call":
-                portal.call(asyncio.sleep(3600))
-            else:
-                asyncio.run(portal.reach(asyncio.sleep(3600)))
+            run(portal, way, asyncio.sleep(3600))
         except BaseException as error:
             answers.append(error)
 
