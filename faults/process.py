@@ -10,6 +10,7 @@ import asyncio
 import faulthandler
 import logging
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import threading
@@ -94,7 +95,9 @@ class Process:
         """Wait until it is gone; its exit status."""
         if self.process is None:
             return None
-        await asyncio.to_thread(self.process.join)
+        # There is one reader of its exit status: of two, as `alive` would be beside a `join`, one is told 255.
+        await asyncio.to_thread(multiprocessing.connection.wait, [self.process.sentinel])
+        self.process.join()
         status = self.process.exitcode
         self.process.close()
         self.process = None
