@@ -24,9 +24,13 @@ def look(process: Process) -> None:
 
 
 @pytest.mark.parametrize("_", range(10))
-async def test_its_exit_status_though_somebody_looks(_: int) -> None:
+def test_its_exit_status_though_somebody_looks(_: int) -> None:
     """Whether it is alive: both may see just then that it is not."""
-    process = Process("a test", end_soon, int)
-    await process.start()
-    look(process)
-    assert await process.ended() == STATUS
+
+    async def live() -> int | None:
+        process = Process("a test", end_soon, int)
+        await process.start()
+        look(process)
+        return await process.ended()
+
+    assert asyncio.run(live()) == STATUS
