@@ -43,17 +43,21 @@ def app(shop: Shop) -> Iterator[sync.App]:
     app.close()
 
 
-def submitting(app: sync.App, seconds: float = 0) -> tuple[threading.Thread, list[Any]]:
-    """A thread that submits, and what it is told."""
+def calling(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """A thread that calls it, and what it is told."""
     answers: list[Any] = []
 
-    def submit() -> None:
+    def call() -> None:
         try:
-            answers.append(app.submit("note", seconds))
+            answers.append(function())
         except BaseException as error:
             answers.append(error)
 
-    return begun(submit), answers
+    return begun(call), answers
+
+
+def submitting(app: sync.App, seconds: float = 0) -> tuple[threading.Thread, list[Any]]:
+    return calling(lambda: app.submit("note", seconds))
 
 
 def begun(function: Callable[[], object]) -> threading.Thread:
@@ -235,15 +239,8 @@ def test_it_cannot_be_begun(way: str) -> None:
         loop.set_task_factory(make)
 
     portal.call(refuse())
-    answers: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            run(portal, way, asyncio.sleep(0))
-        except BaseException as error:
-            answers.append(error)
-
-    assert ended(begun(call))
+    caller, answers = calling(lambda: run(portal, way, asyncio.sleep(0)))
+    assert ended(caller)
     assert [type(answer) for answer in answers] == [MemoryError]
     portal.close()
     assert not portal._state.waits
@@ -389,16 +386,9 @@ def test_told_while_the_loop_is_being_closed(monkeypatch: pytest.MonkeyPatch, lo
 
     monkeypatch.setattr(_portal, "_cancel_what_is_left", look)
     monkeypatch.setattr(portal._loop, "call_soon_threadsafe", late)
-    answers: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            run(portal, way, asyncio.sleep(3600))
-        except BaseException as error:
-            answers.append(error)
-
     assert portal._thread is not None
-    assert ended(begun(call), portal._thread)
+    caller, answers = calling(lambda: run(portal, way, asyncio.sleep(3600)))
+    assert ended(caller, portal._thread)
     assert isinstance(answers.pop(), Closed)
     gc.collect()  # a task or a coroutine left behind would say so
     assert not noise

@@ -149,6 +149,11 @@ class Player:
             return None
         return result if isinstance(result, list) else [result]
 
+    def evaluate_again(self, txn: Txn, what: Waiting) -> list[Outcome] | None:
+        """The same of what has been waiting since."""
+        self.model.drop_level(txn)
+        return self.evaluate(txn, what.command, what.statement)
+
     def execute(self, session: Session, command: Command) -> bool:
         txn = session.txn
         if txn is None or txn.failed or session.waiting:
@@ -272,8 +277,7 @@ class Player:
     def look_after_waiting(self) -> None:
         for session in self.sessions.values():
             if session.waiting and session.txn:
-                self.model.drop_level(session.txn)
-                outcomes = self.evaluate(session.txn, session.waiting.command, session.waiting.statement)
+                outcomes = self.evaluate_again(session.txn, session.waiting)
                 if outcomes is None:
                     raise Inconclusive
                 outcomes += session.waiting.between
@@ -287,8 +291,7 @@ class Player:
         self.model.txns = [txn for txn in everybody if txn not in losers]
         for session in self.sessions.values():
             if session.waiting and session.txn in self.model.txns:
-                self.model.drop_level(session.txn)
-                outcomes = self.evaluate(session.txn, session.waiting.command, session.waiting.statement)
+                outcomes = self.evaluate_again(session.txn, session.waiting)
                 if outcomes is None:
                     session.txn.levels.append(Level())  # which is dropped when it is looked at again
                 session.waiting.between = [outcome for outcome in outcomes or () if isinstance(outcome, Rows)]
